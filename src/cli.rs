@@ -7,6 +7,7 @@ mod certs;
 mod peer;
 mod pool;
 mod selftest;
+mod state;
 mod value;
 mod wrong;
 
@@ -23,6 +24,7 @@ pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
 pub use self::peer::StaticPeer;
 pub(crate) use self::pool::PoolArg;
 pub use self::selftest::{Check, SelftestArgs};
+pub use self::state::{ChangeArgs, DisksArgs, StateArgs, StateCommand};
 use self::value::*;
 pub(crate) use self::value::{RoleName, absolute};
 use self::wrong::Value;
@@ -72,6 +74,8 @@ pub enum Command {
     Selftest(SelftestArgs),
     /// Measure what a volume of each kind gives of the disk's speed, or how fast the RPCs of a CSI driver are
     Bench(BenchArgs),
+    /// Compare the state file of this node with its volumes, and make a lost or damaged one anew
+    State(StateArgs),
     /// Make and renew a CA and the certificates by which the processes of a cluster identify each other
     Certs(CertsArgs),
     #[command(flatten)]

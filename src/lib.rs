@@ -23,11 +23,13 @@
 //! | [`cluster`] | The roles in a cluster: who is who, and how calls get to the node that owns a volume |
 //! | [`driver`] | The use cases, one file for each call; the cut (copies of volumes in use); pulls from other nodes; capacity; managed pools; locks; recovery |
 //! | [`backend`] | What holds data on a pool (images, trees), and how a pod sees them (filesystems, raw devices, directories) |
-//! | [`store`] | The state file |
+//! | [`store`] | The state file, and the text of the records beside data |
+//! | [`inventory`] | What lies in a pool, with the records beside its data |
 //! | [`kernel`] | A crate of its own: the kernel boundary, narrow traits and the real kernel; `crates/fake-kernel` is for tests |
 //! | [`model`] | A crate of its own: plain types, no I/O, no protocol |
 //! | [`hostloop_proto`] | A crate of its own: what is generated from `proto/`; [`wire`] re-exports it |
 //! | [`error`] | The driver's error: its variants are meanings, not sources |
+//! | [`state`] | `hostloop state`: makes a lost or damaged state file anew from what lies in the pools |
 //! | [`selftest`] | A client of the driver that checks a machine |
 //! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them |
 //! | [`mod@bench`] | A client of drivers that measures them, and what volumes give of a disk's speed |
@@ -56,12 +58,14 @@ pub mod cluster;
 pub mod config;
 pub mod driver;
 pub mod error;
+pub mod inventory;
 mod metrics;
 pub mod register;
 pub mod selftest;
 pub mod server;
 pub mod service;
 pub mod shutdown;
+pub mod state;
 pub mod store;
 pub mod telemetry;
 pub mod version;

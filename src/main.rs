@@ -8,12 +8,12 @@ use git_version::git_version;
 use hostloop::app::{self, Ended, StartError};
 use hostloop::cli::{AdminCommand, Command, completions, one_line, parse};
 use hostloop::cluster::certs::{self, Task};
-use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task};
+use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task, state_task};
 use hostloop::kernel::host::host_name;
 use hostloop::kernel::linux::{freeze_guard, share_memory_among_threads};
 use hostloop::model::Limits;
 use hostloop::shutdown::Shutdown;
-use hostloop::{admin, bench, selftest, server, telemetry, version};
+use hostloop::{admin, bench, selftest, server, state, telemetry, version};
 
 /// Exit code for a wrong command line.
 const USAGE: u8 = 2;
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => Config::new(&args, host_name()).map(serve),
         Command::Selftest(args) => Ok(check(|end| selftest::run(SelftestConfig::from(&args), end))),
         Command::Bench(args) => BenchConfig::new(&args).map(|config| check(|end| bench::run(config, end))),
+        Command::State(args) => state_task(&args, host_name()).map(|task| state(&task)),
         Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
         Command::Admin(command) => return administer(command, program),
         Command::Completions(args) => return print(&completions(args.shell)),
@@ -125,6 +126,20 @@ fn administer(command: AdminCommand, program: &'static str) -> ExitCode {
 
 fn certs(task: &Task) -> ExitCode {
     match certs::run(task) {
+        Ok(report) => {
+            // A reader that has gone away changes nothing.
+            let _ = std::io::stdout().write_all(report.text.as_bytes());
+            if report.good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("hostloop: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn state(task: &state::Task) -> ExitCode {
+    match state::run(&app::machine(), task) {
         Ok(report) => {
             // A reader that has gone away changes nothing.
             let _ = std::io::stdout().write_all(report.text.as_bytes());

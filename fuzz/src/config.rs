@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use clap::Parser;
 use hostloop::cli::{Cli, Command, completions, one_line};
-use hostloop::config::{BenchConfig, Config, Role, SelftestConfig};
+use hostloop::config::{BenchConfig, Config, Role, SelftestConfig, state_task};
 
 /// Runs one input.
 pub fn run(input: &[u8]) {
@@ -36,6 +36,11 @@ pub fn run(input: &[u8]) {
             Err(error) => assert_one_line(&error),
         },
         Command::Completions(args) => assert!(!completions(args.shell).is_empty()),
+        Command::State(args) => {
+            if let Err(error) = state_task(&args, Some("host".to_owned())) {
+                assert_one_line(&error);
+            }
+        }
         // These act at once on what they are given.
         Command::Certs(_) | Command::Admin(_) | Command::FreezeGuard(_) => {}
     }

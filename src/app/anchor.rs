@@ -57,18 +57,22 @@ impl<'a> Anchors<'a> {
         let (state, installation) = (self.has_state()?, self.installation()?);
         let found = self.found()?;
         let data_dir = self.settings.data_dir.display().to_string();
-        for anchor in found.iter().filter(|anchor| anchor.data_dir == data_dir) {
+        let here = || found.iter().filter(|anchor| anchor.data_dir == data_dir);
+        if !state {
+            let mut known: Vec<PathBuf> = here().map(|anchor| anchor.file.clone()).collect();
+            known.extend(installation.is_some().then(|| self.identity()));
+            if !known.is_empty() {
+                return Err(self.gone(&known));
+            }
+        }
+        for anchor in here() {
             match &installation {
-                _ if !state => return Err(self.gone(&anchor.file)),
                 Some(id) if *id == anchor.installation => {}
                 _ => return Err(self.exchanged(&anchor.file)),
             }
         }
         if state {
             return Ok(());
-        }
-        if installation.is_some() {
-            return Err(self.gone(&self.identity()));
         }
         let elsewhere = found.iter().find(|anchor| anchor.node == self.settings.node_id);
         elsewhere.map_or(Ok(()), |anchor| Err(self.moved(anchor)))
@@ -235,12 +239,16 @@ impl<'a> Anchors<'a> {
         StartError::DataDir { path: self.settings.data_dir.clone(), source }
     }
 
-    fn gone(&self, anchor: &Path) -> StartError {
+    fn gone(&self, known: &[PathBuf]) -> StartError {
         let state = Store::file(&self.settings.data_dir);
+        let known: Vec<String> = known.iter().map(|file| file.display().to_string()).collect();
         self.lost(format!(
-            "the state of this node's volumes was in {} and is not there: is its disk mounted? To give up all of its volumes, remove {}",
+            "the state of this node's volumes was in {} and is not there: is its disk mounted? If only this file is lost, run: hostloop state \
+             rebuild --node-id {} --data-dir {}, with the --pool of this driver. To give up all of its volumes, remove {}",
             state.display(),
-            anchor.display()
+            self.settings.node_id,
+            self.settings.data_dir.display(),
+            known.join(" and ")
         ))
     }
 

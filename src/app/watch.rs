@@ -36,7 +36,7 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
 }
 
 /// Examines the volumes, removes unused loop devices, and what no caller may ask for again: inline volumes whose pods
-/// are gone, and what a deletion could not remove. Now and every minute. Runs until it is dropped.
+/// are gone, what a deletion could not remove, and records that could not be written. Now and every minute. Runs until it is dropped.
 pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     let Some(driver) = driver else { return std::future::pending().await };
     let mut minute = tokio::time::interval(Duration::from_secs(60));
@@ -50,6 +50,7 @@ pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
             driver.remove_unused_loop_devices();
             driver.delete_orphaned_inline_volumes(ORPHANED);
             driver.retry_removals(REFUSED);
+            driver.retry_records();
         })
         .await;
     }

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use super::target::blame_mounts;
-use super::{Copy, Mark, OnProgress, Place, bytes_of, limit};
+use super::{Copy, Mark, OnProgress, Place, bytes_of, limit, record};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{Os, QuotaLimits};
 use crate::model::{BackendKind, Provisioning, QuotaId, SnapshotId, Volume, VolumeId};
@@ -107,8 +107,8 @@ pub trait Bytes: Send + Sync {
     /// Whether a copy that shares blocks is made in one step and takes no room.
     fn shares_whole(&self) -> bool;
 
-    /// Makes a volume's files; all of it is durable on return. On an error the caller removes what was made.
-    fn create(&self, place: Place<'_>) -> Result<()>;
+    /// Makes a volume's files, with the record beside them; all of it is durable on return. On an error the caller removes what was made.
+    fn create(&self, place: Place<'_>, record: &[u8]) -> Result<()>;
 
     /// Makes what a copy goes into, of which the directory is there. Whatever fails from here on, [`remove_files`]
     /// removes it all.
@@ -184,8 +184,20 @@ pub fn prepare_files(os: &Os, paths: &VolumePaths) -> Result<()> {
     paths.bytes().prepare(os, paths)
 }
 
+/// Makes what was copied durable, then writes its record, so that there is none of a copy that is not whole.
+pub fn sync_files(os: &Os, paths: &VolumePaths, new_record: &[u8]) -> Result<()> {
+    let syncing = || format!("sync {}", paths.directory.display());
+    os.files.sync_directory(&paths.directory).doing(syncing)?;
+    paths.bytes().sync(os, paths)?;
+    record::write_new(os, paths, new_record)?;
+    if let Shape::Blocks(_) = paths.shape() {
+        os.files.sync_directory(&paths.directory).doing(syncing)?;
+    }
+    os.files.sync_directory(&paths.parent).doing(syncing)
+}
+
 /// Makes what was copied durable.
-pub fn sync_files(os: &Os, paths: &VolumePaths) -> Result<()> {
+pub fn sync_copied(os: &Os, paths: &VolumePaths) -> Result<()> {
     let syncing = || format!("sync {}", paths.directory.display());
     // First the mark: on btrfs an image can be durable without its neighbours.
     os.files.sync_directory(&paths.directory).doing(syncing)?;
@@ -256,7 +268,13 @@ pub fn move_files(os: &Os, from: &VolumePaths, to: &VolumePaths) -> Result<()> {
         os.files.sync_directory(&from.parent).doing(moving)?;
     }
     // What is left of it is being removed, whatever a mark said of its making.
-    Mark::clear_beside(os, from)
+    remove_beside(os, from)
+}
+
+/// Removes what lies beside the directory of a tree that is gone from there.
+pub(super) fn remove_beside(os: &Os, paths: &VolumePaths) -> Result<()> {
+    record::remove(os, paths)?;
+    Mark::clear_beside(os, paths)
 }
 
 /// What a start says of a volume or a snapshot without data.

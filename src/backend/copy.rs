@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::{Mark, Shape, VolumePaths, prepare_files, sync_files};
+use super::{Mark, Shape, VolumePaths, prepare_files, replace_record, sync_files};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{Os, errno_error};
 
@@ -59,11 +59,12 @@ impl Copy<'_> {
         self.to.bytes().copy(self, progress)
     }
 
-    pub fn sync(&self) -> Result<()> {
+    /// Writes the record of the copy, and makes both durable.
+    pub fn sync(&self, new_record: &[u8]) -> Result<()> {
         match self.is_subvolume() {
-            // It is durable but for its limits, which each start compares with the record. Each sync more would commit.
-            true => Ok(()),
-            false => sync_files(self.os, self.to),
+            // It is durable but for its limits, which each start compares with the record.
+            true => replace_record(self.os, self.to, new_record),
+            false => sync_files(self.os, self.to, new_record),
         }
     }
 

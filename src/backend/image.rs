@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::bytes::{GoOn, gone, is_thick};
 use super::copy::copy_extents;
-use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, Signature, VolumePaths, label};
+use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, Signature, VolumePaths, label, record};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{FileStat, Os};
 use crate::model::format_two;
@@ -29,7 +29,7 @@ impl Bytes for Image {
     }
 
     /// Sparse for thin and allocated for thick; with its first mark where there will be others.
-    fn create(&self, place: Place<'_>) -> Result<()> {
+    fn create(&self, place: Place<'_>, new_record: &[u8]) -> Result<()> {
         let (files, images, image) = (&place.os.files, &place.os.images, place.paths.data());
         let creating = || format!("create the image of {}", place.volume.id);
         files.create_directory(&place.paths.directory, 0o700).doing(creating)?;
@@ -40,6 +40,7 @@ impl Bytes for Image {
         images.write_in_place(&image).doing(creating)?;
         resize(place, &image, place.volume.capacity_bytes).doing(creating)?;
         files.sync_file(&image).doing(creating)?;
+        record::write_new(place.os, place.paths, new_record)?;
         files.sync_directory(&place.paths.directory).doing(creating)?;
         files.sync_directory(&place.paths.parent).doing(creating)
     }
@@ -179,6 +180,7 @@ impl Bytes for Image {
         files.remove_file(&paths.data()).doing(removing)?;
         files.remove_file(&growing_image(paths)).doing(removing)?;
         files.remove_file(&staged_changes(paths)).doing(removing)?;
+        record::remove(os, paths)?;
         Mark::clear_all(os, paths)?;
         files.remove_directory(&paths.directory).doing(removing).map(|()| true)
     }

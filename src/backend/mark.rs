@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::{Shape, VolumePaths};
+use super::{Shape, VolumePaths, record};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{Os, is_errno};
 
@@ -80,7 +80,7 @@ impl Mark {
     /// Whose it is, by the name of a file beside directories.
     pub fn owner_of(name: &str) -> &str {
         let owner = name.strip_suffix(Mark::Making.name()).and_then(|rest| rest.strip_suffix('.'));
-        owner.unwrap_or(name)
+        owner.or_else(|| record::owner_of_record(name)).unwrap_or(name)
     }
 
     /// Takes the one beside the directory away, if it is there.

@@ -18,6 +18,7 @@ mod image;
 mod limit;
 mod mark;
 mod propagated;
+mod record;
 mod signature;
 mod target;
 #[cfg(test)]
@@ -28,7 +29,7 @@ mod writers;
 
 pub(crate) use bytes::{
     Bytes, GoOn, Shape, VolumePaths, begin_deletion, gone, move_files, prepare_files, remove_files,
-    remove_large_files, sync_files,
+    remove_large_files, sync_copied, sync_files,
 };
 pub(crate) use content::{content_for, content_of_copy, minimum_bytes, refused_option, unsupported};
 pub(crate) use copy::{Copy, OnProgress, Share};
@@ -39,6 +40,7 @@ pub(crate) use limit::{
     Allowance, bytes_of_subvolume, counted, expect_all_within, expect_within, narrow, too_small, widen,
 };
 pub(crate) use mark::Mark;
+pub(crate) use record::{read_record, record_path, remove_new_record, replace_record};
 pub(crate) use signature::make_filesystem;
 pub use signature::{Signature, inspect, inspect_device, label};
 pub(crate) use target::{Target, remove as remove_target, resolve, take_away};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::bytes::{GoOn, gone, is_full};
-use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, VolumePaths, limit};
+use super::bytes::{GoOn, gone, is_full, remove_beside};
+use super::{Bytes, Copy, Mark, OnProgress, Place, Shape, Share, VolumePaths, limit, record};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::Os;
 use crate::model::{CopyOf, Cut};
@@ -78,7 +78,7 @@ impl Bytes for Tree {
         false
     }
 
-    fn create(&self, place: Place<'_>) -> Result<()> {
+    fn create(&self, place: Place<'_>, new_record: &[u8]) -> Result<()> {
         let files = &place.os.files;
         let creating = || format!("create the directory of {}", place.volume.id);
         match place.paths.limit {
@@ -88,6 +88,7 @@ impl Bytes for Tree {
         files.create_directory(&place.paths.data(), 0o755).doing(creating)?;
         files.sync_directory(&place.paths.data()).doing(creating)?;
         files.sync_directory(&place.paths.directory).doing(creating)?;
+        record::write_new(place.os, place.paths, new_record)?;
         files.sync_directory(&place.paths.parent).doing(creating)
     }
 
@@ -185,7 +186,7 @@ impl Bytes for Tree {
             || (os.trees.remove_while(&paths.data(), go_on).doing(removing)?
                 && os.trees.remove_while(&paths.directory, go_on).doing(removing)?);
         if is_gone {
-            Mark::clear_beside(os, paths)?;
+            remove_beside(os, paths)?;
         }
         Ok(is_gone)
     }

@@ -6,6 +6,7 @@ mod inline;
 mod operation;
 mod pools;
 mod roles;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +17,10 @@ use std::time::Duration;
 pub use self::bench::{BenchConfig, BenchDriver, DiskConfig, RpcConfig};
 pub use self::certs::certs_task;
 pub use self::roles::{ControllerSettings, Discovery, PeerPort, Role};
+pub use self::state::state_task;
 pub use crate::cli::{Candidate, Check, ConfigError, StaticPeer};
+
+use clap::Args;
 
 use crate::cli::{SelftestArgs, ServeArgs};
 use crate::model::{GRANULARITY, Limits, Settings, check_topology_value, rounded};
@@ -85,13 +89,16 @@ impl Config {
     }
 }
 
+/// Where the state file and the pool `default` are.
+const DEFAULT_DATA_DIR: &str = "/var/lib/hostloop";
+
 /// What a process with volumes needs to know.
 fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, ConfigError> {
-    let data_dir = args.data_dir.clone().unwrap_or_else(|| PathBuf::from("/var/lib/hostloop"));
+    let data_dir = args.data_dir.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_DATA_DIR));
     let pools = pools::pools(args, &data_dir)?;
     Ok(Settings {
         driver_name: args.driver_name.clone(),
-        node_id: node_id(args.node_id.clone(), host_name)?,
+        node_id: node_id::<ServeArgs>(args.node_id.clone(), host_name)?,
         inline: inline::inline(args, &pools)?,
         pools,
         data_dir,
@@ -105,8 +112,8 @@ fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, Con
     })
 }
 
-fn node_id(given: Option<String>, host_name: Option<String>) -> Result<String, ConfigError> {
-    let wrong = |problem: String| ConfigError::of::<ServeArgs>("node_id", problem);
+fn node_id<A: Args>(given: Option<String>, host_name: Option<String>) -> Result<String, ConfigError> {
+    let wrong = |problem: String| ConfigError::of::<A>("node_id", problem);
     match (given, host_name) {
         (Some(id), _) => Ok(id),
         (None, Some(name)) => match check_topology_value(&name) {

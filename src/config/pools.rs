@@ -1,8 +1,10 @@
 //! The pools: that they do not get in each other's way.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::cli::{ConfigError, PoolArg, ServeArgs};
+use clap::Args;
+
+use crate::cli::{ConfigError, DisksArgs, PoolArg, ServeArgs};
 use crate::model::{PoolKind, PoolName, PoolSettings, Reserve, Settings};
 
 /// Every pool, the default one (which is the data directory) first.
@@ -15,15 +17,39 @@ pub(super) fn pools(args: &ServeArgs, data_dir: &Path) -> Result<Vec<PoolSetting
         overcommit: args.overcommit.unwrap_or(1.0),
         directories: args.directories,
     };
+    together::<ServeArgs>(default, args.pool.iter().flatten())
+}
+
+fn together<'a, A: Args>(
+    default: PoolSettings,
+    args: impl Iterator<Item = &'a PoolArg>,
+) -> Result<Vec<PoolSettings>, ConfigError> {
     let mut pools = vec![default.clone()];
-    for arg in args.pool.iter().flatten() {
+    for arg in args {
         let new = pool(arg, &default);
         if let Some(problem) = pools.iter().find_map(|other| conflict(&new, other)) {
-            return Err(ConfigError::of::<ServeArgs>("pool", format_args!("{:?}: {problem}", arg.text)));
+            return Err(ConfigError::of::<A>("pool", format_args!("{:?}: {problem}", arg.text)));
         }
         pools.push(new);
     }
     Ok(pools)
+}
+
+/// Every pool with its directory, the default one first, for what needs to know no more.
+pub(super) fn at<'a>(
+    data_dir: &Path,
+    args: impl Iterator<Item = &'a PoolArg>,
+) -> Result<Vec<(PoolName, PathBuf)>, ConfigError> {
+    let default = PoolSettings {
+        name: PoolName::default(),
+        path: data_dir.to_owned(),
+        kind: PoolKind::Directory,
+        reserve: Reserve::Auto,
+        overcommit: 1.0,
+        directories: false,
+    };
+    let pools = together::<DisksArgs>(default, args)?;
+    Ok(pools.into_iter().map(|pool| (pool.name, pool.path)).collect())
 }
 
 /// What the flag leaves out is as in the default pool, whose directory is the data directory.

@@ -53,7 +53,7 @@ impl Driver {
             None => rounded(asked, 0) == volume.capacity_bytes,
         };
         match is_it {
-            true => Ok(self.store.put(Volume { requested_bytes: Some(asked), ..(*volume).clone() })?),
+            true => Ok(self.record(Volume { requested_bytes: Some(asked), ..(*volume).clone() })?),
             false => Ok(volume),
         }
     }
@@ -82,14 +82,14 @@ impl Driver {
         let before = data.grow(place, bytes)?;
         let requested_bytes = size.requested(bytes);
         let grown = Volume { capacity_bytes: bytes, requested_bytes, ..(*volume).clone() };
-        let stored = self.store.put(grown);
+        let stored = self.record(grown);
         // The state file may hold the new size all the same: the image is shortened only when that is undone for sure.
         // Where it stays long, the next start takes its size over.
         let undo = || {
-            self.store.put((*volume).clone())?;
+            self.record((*volume).clone())?;
             data.ungrow(place, before)
         };
-        let grown = stored.map_err(|cause| Error::from(cause).after_undo(undo()))?;
+        let grown = stored.map_err(|cause| cause.after_undo(undo()))?;
         // Its total is another one, however long the last count may be kept.
         self.usage.forget(&volume.id);
         Ok(grown)

@@ -94,7 +94,7 @@ impl Driver {
             if reservation.is_some() {
                 self.allocate(volume, paths)?; // what was discarded until now
             }
-            self.store.put(Volume { parameters: parameters.clone(), ..(**volume).clone() })?;
+            self.record(Volume { parameters: parameters.clone(), ..(**volume).clone() })?;
             Ok(())
         });
         self.measure_again(&pool.name);

@@ -35,7 +35,7 @@ impl Driver {
         }
         let mut published = (*volume).clone();
         published.attachments.push(attachment);
-        self.store.put(published)?;
+        self.record(published)?;
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ impl Driver {
             .attachments
             .retain(|there| request.node_id.as_ref().is_some_and(|node| *node != there.node_id));
         if unpublished.attachments.len() != volume.attachments.len() {
-            self.store.put(unpublished)?;
+            self.record(unpublished)?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ impl Driver {
         }
         let _turn = self.copy_turn()?;
         let draft = self.draft(volume, id, name, Purpose::Caller(object))?;
-        let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
+        let made = self.member(&draft, None).and_then(|member| self.cut(&[member], consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
         let made = made.map_err(|cause| cause.after_undo(self.remove_snapshot(&draft.snapshot)))?;
         let acknowledged = self.acknowledge_snapshot(Arc::clone(&made));

@@ -182,7 +182,9 @@ impl Driver {
         let paths = self.paths(&volume)?;
         let made = match origin.as_ref().zip(plan) {
             Some((origin, plan)) => self.copy_origin(origin, &volume, plan, consistency),
-            None => paths.bytes().create(self.place(&volume, &paths)),
+            None => self
+                .record_of_volume(&volume)
+                .and_then(|record| paths.bytes().create(self.place(&volume, &paths), &record)),
         };
         if shared.is_some() {
             self.measure_again(&pool.name);

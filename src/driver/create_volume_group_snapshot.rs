@@ -78,7 +78,10 @@ impl Driver {
             self.draft(volume, id.clone(), group.name.clone(), Purpose::Group(group.id.clone()))
         };
         let drafts = volumes.into_iter().zip(&group.snapshots).map(draft).collect::<Result<Vec<Draft>>>()?;
-        let members = drafts.iter().map(|draft| self.member(draft)).collect::<Result<Vec<Member<'_>>>>()?;
+        let members = drafts
+            .iter()
+            .map(|draft| self.member(draft, Some(group)))
+            .collect::<Result<Vec<Member<'_>>>>()?;
         let created = self.cut(&members, group.consistency)?;
         drafts.iter().try_for_each(|draft| self.complete(&draft.snapshot, created).map(drop))?;
         Ok(created)

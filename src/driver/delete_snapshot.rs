@@ -11,11 +11,13 @@ impl Driver {
     ///
     /// # Errors
     /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied; FAILED_PRECONDITION if it has
-    /// no record but a directory; UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
+    /// a directory, and a record neither in the state file nor there; UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
         let Ok(id) = snapshot_id.parse::<SnapshotId>() else { return Ok(()) };
         let _guard = self.lock(&id)?;
-        let Some(snapshot) = self.store.snapshot(&id) else { return self.expect_no_files_of_snapshot(&id) };
+        let there = self.store.snapshot(&id);
+        let there = there.map_or_else(|| self.snapshot_beside(&id), |snapshot| Ok(Some(snapshot)))?;
+        let Some(snapshot) = there else { return self.expect_no_files_of_snapshot(&id) };
         if snapshot.pulled_for.is_some() {
             return Ok(()); // to callers there is none
         }

@@ -11,12 +11,20 @@ impl Driver {
     ///
     /// # Errors
     /// FAILED_PRECONDITION while the volume is published to a node, mounted or attached, if its data move to another node, or have moved,
-    /// and if it has no record but a directory; UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
+    /// and if it has a directory, and a record neither in the state file nor there; UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
     pub fn delete_volume(&self, volume_id: &str) -> Result<()> {
         let Some(id) = self.controller_id(volume_id) else { return Ok(()) };
         let _guard = self.lock(&id).inspect_err(|_| self.pulls.stop(&id))?;
         self.pulls.forget(&id);
-        match self.store.get(&id) {
+        let there = match self.store.get(&id) {
+            Some(volume) => Some(volume),
+            None => match self.moved(&id) {
+                Some(moved) => return Err(moved),
+                // The state file has lost it, and the record beside the data says that they are of this volume.
+                None => self.volume_beside(&id)?,
+            },
+        };
+        match there {
             Some(volume) => {
                 if let Some(node) = volume.moved_to.as_ref().filter(|_| volume.retired.is_none()) {
                     // Its copy may have taken over the id by now.
@@ -26,7 +34,7 @@ impl Driver {
                 }
                 self.delete(&volume)
             }
-            None => self.moved(&id).map_or_else(|| self.expect_no_files_of_volume(&id), Err),
+            None => self.expect_no_files_of_volume(&id),
         }
     }
 
@@ -51,7 +59,7 @@ impl Driver {
         self.usage.forget(&volume.id);
         self.health.forget(&volume.id);
         let volume = match volume.phase {
-            Phase::Ready => self.store.put(Volume { phase: Phase::Deleting, ..volume.clone() })?,
+            Phase::Ready => self.record(Volume { phase: Phase::Deleting, ..volume.clone() })?,
             Phase::Creating | Phase::Deleting => std::sync::Arc::new(volume.clone()),
         };
         self.remove_volume(&volume)

@@ -57,7 +57,7 @@ impl Driver {
         let taken = self.os.quotas.quota(&limited.directory, quota).doing(counting)?.bytes;
         let missing = wanted.capacity_bytes.saturating_sub(taken);
         let mut reservation = self.reserve(&pool, Want::Volume(true, Provisioning::Thin, missing), 0)?;
-        let recorded = self.store.put(wanted.clone())?;
+        let recorded = self.record(wanted.clone())?;
         reservation.recorded();
         self.measure_again(&pool.name);
         limited.bytes().recover(self.place(&recorded, &limited)).map(drop)

@@ -12,8 +12,9 @@ impl Driver {
     /// pages and none that stays is missed or seen twice.
     ///
     /// # Errors
-    /// ABORTED for a token that this driver did not give out.
+    /// ABORTED for a token that this driver did not give out; UNAVAILABLE if it asks for a snapshot that may have lost its record.
     pub fn list_snapshots(&self, request: ListSnapshots) -> Result<SnapshotPage> {
+        request.snapshot_id.as_deref().map_or(Ok(()), |id| self.expect_certain(id))?;
         let after = request.starting_token.as_deref().map(token::parse::<SnapshotId>).transpose()?;
         let matches = |filter: &Option<String>, id: &str| filter.as_deref().is_none_or(|wanted| wanted == id);
         let listed = |snapshot: &Snapshot| {

@@ -19,6 +19,7 @@ mod create_volume_group_snapshot;
 mod delete_snapshot;
 mod delete_volume;
 mod delete_volume_group_snapshot;
+mod doubts;
 mod figures;
 mod get_capacity;
 mod get_metadata_allocated;
@@ -43,6 +44,7 @@ mod node_unstage_volume;
 mod pools;
 mod publish;
 mod pull;
+mod records;
 mod recovery;
 mod removals;
 mod request;
@@ -67,7 +69,7 @@ use std::time::Duration;
 use crate::backend::{Place, Uses, VolumePaths};
 use crate::error::{Busy, Error, OsContext, Result, Subject};
 use crate::kernel::Os;
-use crate::model::{Limits, NodeKey, ObjectId, Settings, Snapshot, Volume};
+use crate::model::{Limits, NodeKey, ObjectId, Settings, Snapshot, Volume, VolumeId};
 use crate::store::Store;
 use capacity::usage;
 use copies::progress;
@@ -104,6 +106,8 @@ pub struct Driver {
     pulls: pull::Running,
     quota_ids: enforce::Given,
     removals: removals::Removals,
+    late_records: records::Late,
+    doubts: doubts::Doubts,
     recent_cuts: source::RecentCuts,
     ready: AtomicBool,
 }
@@ -138,6 +142,8 @@ impl Driver {
             pulls: pull::Running::default(),
             quota_ids: enforce::Given::default(),
             removals: removals::Removals::default(),
+            late_records: records::Late::default(),
+            doubts: doubts::Doubts::default(),
             recent_cuts: source::RecentCuts::default(),
             ready: AtomicBool::new(false),
         }
@@ -199,8 +205,27 @@ impl Driver {
     /// Takes volumes and snapshots for one operation, all or none.
     ///
     /// # Errors
-    /// ABORTED while another operation that does not go with it runs; for a long copy with its progress.
+    /// ABORTED while another operation that does not go with it runs; for a long copy with its progress. UNAVAILABLE for what may
+    /// have lost its record.
     fn lock_all(&self, keys: impl IntoIterator<Item = (Key, Mode)>) -> Result<Guard> {
+        let keys: Vec<(Key, Mode)> = keys.into_iter().collect();
+        for (key, _) in &keys {
+            if let Key::Object(object) = key {
+                self.expect_certain(object.as_str())?;
+            }
+        }
+        self.take(keys)
+    }
+
+    /// Takes a volume to take down what is mounted and attached of it, whatever its record says.
+    ///
+    /// # Errors
+    /// ABORTED while another operation on it runs.
+    fn lock_to_leave(&self, id: &VolumeId) -> Result<Guard> {
+        self.take([(id.into(), Mode::Exclusive)])
+    }
+
+    fn take(&self, keys: impl IntoIterator<Item = (Key, Mode)>) -> Result<Guard> {
         self.locks.try_acquire(keys).map_err(|Taken(key)| {
             let (what, why) = match key {
                 Key::Freeze(id) => (Subject::Freeze(id), None),

@@ -76,7 +76,7 @@ impl Driver {
         if stored.content.format().is_some() {
             // Also where it says so already: its sync may have failed.
             let content = stored.content.with_format(format);
-            self.store.put(Volume { content, ..(*stored).clone() })?;
+            self.record(Volume { content, ..(*stored).clone() })?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ impl Driver {
     /// FAILED_PRECONDITION if something else is at the target, also for a volume that this node does not know.
     pub fn node_unpublish_volume(&self, request: NodeUnpublishVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
-        let _guard = self.lock(&id)?;
+        let _guard = self.lock_to_leave(&id)?;
         let recorded = self.known_volume(&id);
         // What is left of a volume that has moved away is deleted only if nothing uses it.
         if recorded.is_none() && self.store.moved(&id).is_some() {

@@ -14,7 +14,7 @@ impl Driver {
     /// path.
     pub fn node_unstage_volume(&self, request: NodeUnstageVolume) -> Result<()> {
         let id = self.node_id_of(&request.volume_id);
-        let _guard = self.lock(&id)?;
+        let _guard = self.lock_to_leave(&id)?;
         let volume = match self.known_volume(&id) {
             Some(volume) => volume,
             // What is left of a volume that has moved away is deleted only if nothing uses it.

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Driver, Pool};
-use crate::backend::{Mark, VolumePaths, label, presence_of};
+use crate::backend::{Mark, VolumePaths, label, presence_of, read_record, record_path};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{
-    BackendKind, Content, Format, FsType, Phase, SnapshotId, Volume, VolumeId, VolumeParameters,
+    BackendKind, Content, Format, FsType, Phase, Snapshot, SnapshotId, Volume, VolumeId, VolumeParameters,
 };
+use crate::store::{Beside, Subject};
 
 impl Driver {
     /// Checks that no pool has the directory of a volume that has no record.
@@ -36,6 +37,60 @@ impl Driver {
         let ids = snapshot_ids.iter().filter_map(|id| id.parse().ok());
         let mut unrecorded = ids.filter(|id| self.store.snapshot(id).is_none());
         unrecorded.try_for_each(|id| self.expect_no_files_of_snapshot(&id))
+    }
+
+    /// Returns a volume that has lost its record in the state file, as the record beside its data says.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn volume_beside(&self, id: &VolumeId) -> Result<Option<Arc<Volume>>> {
+        let found = self.beside(|pool, backend| VolumePaths::new(&pool.path, id, backend))?;
+        Ok(found.and_then(|(pool, subject)| match subject {
+            Subject::Volume(volume)
+                if volume.id == *id && volume.directory() == id && *volume.pool() == pool.name =>
+            {
+                Some(Arc::new(volume))
+            }
+            _ => None,
+        }))
+    }
+
+    /// The same for a snapshot that callers may delete by itself.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(super) fn snapshot_beside(&self, id: &SnapshotId) -> Result<Option<Arc<Snapshot>>> {
+        let found = self.beside(|pool, backend| VolumePaths::of_snapshot(&pool.path, id, backend))?;
+        Ok(found.and_then(|(pool, subject)| match subject {
+            Subject::Snapshot(snapshot, None)
+                if snapshot.id == *id && snapshot.pool == pool.name && snapshot.pulled_for.is_none() =>
+            {
+                Some(Arc::new(snapshot))
+            }
+            _ => None,
+        }))
+    }
+
+    /// Reads the record of this driver beside data that a pool has.
+    fn beside(
+        &self,
+        paths: impl Fn(&Pool, BackendKind) -> VolumePaths,
+    ) -> Result<Option<(Arc<Pool>, Subject)>> {
+        for pool in self.pools.open() {
+            for backend in BackendKind::ALL {
+                let paths = paths(&pool, backend);
+                let data = paths.data();
+                if self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))?.is_none() {
+                    continue;
+                }
+                let record = read_record(&self.os, &record_path(&paths))?;
+                let record = record.and_then(|bytes| Beside::read(&bytes).ok());
+                if let Some(beside) = record.filter(|it| it.identity == *self.store.identity()) {
+                    return Ok(Some((pool, beside.subject)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn find_directory(&self, kind: &str, name: &str) -> Result<Option<PathBuf>> {
@@ -114,8 +169,8 @@ fn unrecorded(id: &VolumeId, pool: &Pool, content: Content) -> Volume {
 fn expect_none(what: &str, id: &str, found: Option<PathBuf>) -> Result<()> {
     let Some(path) = found else { return Ok(()) };
     Err(Error::InUse(format!(
-        "{what} {id} has no record on this node, but {} exists: the state file may be lost, or older than the {what}; restore a later \
-         one, or remove the directory if no pod needs its data",
+        "{what} {id} has no record on this node, but {} exists: the state file may be lost, or older than the {what}; \
+         \"hostloop state rebuild\" records it again, or remove the directory if no pod needs its data",
         path.display()
     )))
 }

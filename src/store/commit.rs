@@ -152,8 +152,10 @@ impl Turn<'_> {
         let members: Vec<&str> = self.committer.read(|memory| worth_writing(memory, &self.batch));
         let sync = self.batch.iter().any(|pending| pending.durability == Durability::Synced);
         writer.append(&members, sync)?;
+        let sequence = writer.synced();
         let mut memory = self.committer.memory.write().unwrap_or_else(PoisonError::into_inner);
         self.batch.iter().for_each(|pending| memory.apply(&pending.change));
+        memory.sequence = sequence;
         Ok(())
     }
 

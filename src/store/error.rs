@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What to do about a damaged state file; the same for every kind of damage.
-pub(super) const ADVICE: &str = "restore the file from a backup, or move it away to start with no volumes at all \
-    (what lies below volumes/ then belongs to no record)";
+/// What to do about a damaged state file that no start can read.
+pub(super) const ADVICE: &str = "\"hostloop state rebuild\" with the --node-id, --data-dir and --pool of this driver makes it anew from \
+    the records beside the data; or restore it from a backup";
 
 /// Why the state file could not be opened or changed. Everything but [`StoreError::Io`] can only come from
 /// [`Store::open`](super::Store::open): it stops the start, and the file is left as it is.

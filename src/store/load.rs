@@ -1,11 +1,13 @@
 //! Reading the state file at start: what is kept, what a crash explains, and what stops the start.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::Identity;
 use super::error::{ADVICE, StoreError};
 use super::memory::Memory;
-use super::record::{self, FORMAT, Header};
+use super::record::{self, Change, FORMAT, Header, Put};
+use crate::model::NodeKey;
 
 /// What a state file holds.
 #[derive(Debug)]
@@ -24,12 +26,17 @@ pub(super) struct Loaded {
     pub settled: u64,
     /// The format of the file.
     pub format: u64,
+    /// What cannot be read.
+    pub damage: Option<Damage>,
 }
 
 impl Loaded {
     /// Whether the file is as the last rewrite by this version left it.
     pub fn is_settled(&self) -> bool {
-        self.is_current() && self.torn == 0 && self.settled.saturating_add(1) == self.next
+        self.is_current()
+            && self.damage.is_none()
+            && self.torn == 0
+            && self.settled.saturating_add(1) == self.next
     }
 
     /// Whether lines of this version may follow: an earlier one reads them by what the header says.
@@ -38,15 +45,38 @@ impl Loaded {
     }
 }
 
-/// Reads a state file.
+/// What a state file has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// The first line that is not as it was written, counted from 1.
+    pub line: u64,
+    /// What is wrong with it.
+    pub reason: String,
+    /// How many records cannot be read.
+    pub lost: u64,
+    /// The words of the lines that cannot be read, where they are text: among them may be ids.
+    pub words: BTreeSet<String>,
+}
+
+/// Reads a state file. Damage is told, and the records that are whole are read all the same.
 ///
 /// # Errors
-/// [`StoreError`] for a file of another owner or format, and for damage that no crash explains (see the
+/// [`StoreError`] for a file of another owner or format, and for lines that no crash and no damage to a few bytes explain (see the
 /// [module](super)).
 pub(super) fn load(bytes: &[u8], identity: &Identity, file: &Path) -> Result<Loaded, StoreError> {
-    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
-    let first = lines.next().unwrap_or_default();
-    let header = header(first, identity, file)?;
+    let all: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    let (mut first, mut lines) = all.split_first().map_or((&[][..], &[][..]), |(first, rest)| (*first, rest));
+    let (header, damage) = match header(first, identity, file) {
+        Err(StoreError::Damaged { reason, .. }) if is_ours(lines, identity) => {
+            // A record without a header before it, or behind one that has lost its newline.
+            if record::intact_at_end(first).is_some() {
+                (first, lines) = (&[], &all);
+            }
+            let header = header_before(lines, identity);
+            (header, Some(Damage { line: 1, reason, lost: 0, words: BTreeSet::new() }))
+        }
+        header => (header?, None),
+    };
     let mut loaded = Loaded {
         memory: Memory::default(),
         next: header.first,
@@ -55,26 +85,52 @@ pub(super) fn load(bytes: &[u8], identity: &Identity, file: &Path) -> Result<Loa
         torn: 0,
         settled: header.synced,
         format: header.hostloop,
+        damage,
     };
-    let mut mark = header.synced;
-    let mut bad = None;
-    for line in lines.by_ref() {
-        let Some(json) = record::intact(line) else {
-            bad = Some(line);
-            break;
-        };
-        mark = mark.max(loaded.take(json, file)?);
+    // What was on disk once. A line behind a bad one may say so.
+    let mark = lines.iter().filter_map(|line| record::mark_at_end(line)).fold(header.synced, u64::max);
+    for line in lines {
+        match record::intact(line) {
+            Some(json) => loaded.take(json, file)?,
+            // Nothing says that it was acknowledged, nor anything after it.
+            None if mark < loaded.next => break,
+            None => {
+                loaded.skip(line);
+                record::intact_at_end(line).map_or(Ok(()), |json| loaded.take(json, file))?;
+                if !line.ends_with(b"\n") {
+                    break; // the next line must not become a part of it
+                }
+            }
+        }
+        loaded.lines += 1;
         loaded.len += line.len() as u64;
     }
-    // Lines behind a bad one are not read, but they may prove that it had been acknowledged.
-    mark = bad.into_iter().chain(lines).filter_map(record::mark_at_end).fold(mark, u64::max);
     loaded.torn = (bytes.len() as u64).saturating_sub(loaded.len);
-    if mark >= loaded.next {
-        let what = if loaded.torn == 0 { "is missing" } else { "is not as it was written" };
-        let reason = format!("record {} {what}, and record {mark} was once on disk", loaded.next);
-        return Err(damaged(file, loaded.lines + 2, reason));
+    loaded.reach(mark.saturating_add(1), || format!("record {mark} was once on disk"));
+    match &loaded.damage {
+        Some(damage) if !loaded.is_current() => Err(damaged(file, damage.line, damage.reason.clone())),
+        _ => Ok(loaded),
     }
-    Ok(loaded)
+}
+
+/// Reports whether lines behind a bad header are of this node, by the ids of what was made on it.
+fn is_ours(lines: &[&[u8]], identity: &Identity) -> bool {
+    let node = NodeKey::of(&identity.node_id);
+    let intact = lines.iter().filter_map(|line| record::parse(record::intact(line)?).ok());
+    intact.into_iter().any(|line| match line.change {
+        Change::Put(Put::Volume(volume)) => volume.directory().node_key() == node.as_str(),
+        Change::Put(Put::Snapshot(snapshot)) => snapshot.id.node_key() == node.as_str(),
+        _ => false,
+    })
+}
+
+/// Returns the header that the lines behind a bad one can have had.
+fn header_before(lines: &[&[u8]], identity: &Identity) -> Header {
+    let numbered = lines.iter().zip(0..).find_map(|(line, at)| {
+        let line = record::parse(record::intact(line)?).ok()?;
+        Some(line.seq.saturating_sub(at))
+    });
+    Header { synced: 0, ..Header::new(identity, numbered.unwrap_or(1), 0) }
 }
 
 /// Checks the first line. It was on disk before the file got its name, so that no crash explains a bad one.
@@ -107,23 +163,52 @@ fn header(line: &[u8], identity: &Identity, file: &Path) -> Result<Header, Store
 }
 
 impl Loaded {
-    /// Takes the next intact line and returns its mark. An intact line in the wrong place was put there by
-    /// someone else than hostloop: no crash moves lines.
-    fn take(&mut self, json: &[u8], file: &Path) -> Result<u64, StoreError> {
+    /// Takes the next intact line. One with an earlier number was put there by somebody else than hostloop: no crash moves lines.
+    fn take(&mut self, json: &[u8], file: &Path) -> Result<(), StoreError> {
         let number = self.lines + 2;
         let line = record::parse(json).map_err(|reason| match record::format_of(json) {
             Some(_) => damaged(file, number, "it is a second header".to_owned()),
             None => StoreError::Unknown { file: file.to_owned(), line: number, reason },
         })?;
-        if line.seq != self.next {
+        if line.seq < self.next {
             let reason = format!("it has sequence number {}, expected was {}", line.seq, self.next);
             return Err(damaged(file, number, reason));
         }
+        let seq = line.seq;
+        self.reach(seq, || format!("record {seq} follows"));
         self.next =
             line.seq.checked_add(1).ok_or_else(|| damaged(file, number, "no number follows".to_owned()))?;
-        self.lines += 1;
         self.memory.apply(&line.change);
-        Ok(line.synced)
+        Ok(())
+    }
+
+    /// Passes over a line that cannot be read and was acknowledged once.
+    fn skip(&mut self, line: &[u8]) {
+        let number = self.lines + 2;
+        let reason = format!("record {} is not as it was written", self.next);
+        let damage = self.damage.get_or_insert_with(|| Damage {
+            line: number,
+            reason,
+            lost: 0,
+            words: BTreeSet::new(),
+        });
+        let text = String::from_utf8_lossy(line);
+        damage.words.extend(text.split('"').map(str::to_owned));
+    }
+
+    /// Goes on with this number. If it is not the next one, what is in between is lost.
+    fn reach(&mut self, number: u64, proof: impl FnOnce() -> String) {
+        if number > self.next {
+            let (line, missing) = (self.lines + 2, self.next);
+            let damage = self.damage.get_or_insert_with(|| Damage {
+                line,
+                reason: format!("record {missing} is missing, and {}", proof()),
+                lost: 0,
+                words: BTreeSet::new(),
+            });
+            damage.lost += number - self.next;
+            self.next = number;
+        }
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Memory {
     pub groups: BTreeMap<GroupSnapshotId, Arc<GroupSnapshot>>,
     /// By the id of the volume.
     pub moved: BTreeMap<VolumeId, Arc<Moved>>,
+    /// The number of the last change that is surely on disk.
+    pub sequence: u64,
     /// Wider than what is reported: sums of thin sizes may pass any limit.
     sums: BTreeMap<PoolName, Sums>,
     /// Sum of [`Put::way_out`] of all records.

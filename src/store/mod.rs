@@ -56,10 +56,12 @@
 //! The file owns room beyond its end for the removal of every record (`store/room.rs`). A change that would take from it
 //! fails with ENOSPC before anything is written, and changes nothing.
 
+mod beside;
 mod commit;
 mod error;
 mod load;
 mod memory;
+mod offline;
 mod record;
 mod room;
 #[cfg(test)]
@@ -75,9 +77,12 @@ use crate::model::{
     VolumeId, format_bytes,
 };
 
+pub use beside::{Beside, Subject};
 pub use commit::Durability;
 pub use error::StoreError;
+pub use load::Damage;
 pub use memory::Totals;
+pub use offline::{Records, Salvage};
 
 use commit::Committer;
 use memory::{Memory, page};
@@ -99,7 +104,9 @@ pub struct Identity {
 /// The records of a data directory: in memory for reading, in the state file for good. Its caller holds the
 /// data directory's lock and sees to it that no two changes of one volume run at a time.
 pub struct Store {
+    identity: Identity,
     committer: Committer,
+    damage: Option<Damage>,
 }
 
 impl Store {
@@ -127,8 +134,11 @@ impl Store {
         let file = Self::file(data_dir);
         let bytes = files.stat(&file)?.map(|_| files.read(&file)).transpose()?;
         let loaded = bytes.map(|bytes| load::load(&bytes, &identity, &file)).transpose()?;
-        files.remove_file(&data_dir.join(writer::NEW_FILE))?;
-        let mut writer = Writer::new(files, data_dir, identity, slack);
+        for left in [writer::NEW_FILE, writer::NEW_PREVIOUS] {
+            files.remove_file(&data_dir.join(left))?;
+        }
+        let mut writer = Writer::new(files, data_dir, identity.clone(), slack);
+        let damage = loaded.as_ref().and_then(|loaded| loaded.damage.clone());
         let memory = match loaded {
             None => {
                 writer.rewrite(&[])?;
@@ -140,10 +150,38 @@ impl Store {
                     tracing::warn!(%file, size, "dropped the end of the state file, which was never acknowledged");
                 }
                 writer.take_over(&loaded)?;
-                loaded.memory
+                // Before the file was written anew: what lies beside data is compared with it.
+                let mut memory = loaded.memory;
+                memory.sequence = loaded.next.saturating_sub(1);
+                memory
             }
         };
-        Ok(Store { committer: Committer::new(memory, writer) })
+        Ok(Store { identity, committer: Committer::new(memory, writer), damage })
+    }
+
+    /// Whose state it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Returns what the state file has lost. Its records that are whole are there all the same, and it is not written anew until
+    /// `hostloop state repair` has mended it.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
+    /// Returns the number of the last change that is surely on disk; after the start, of the last one that the file had then.
+    pub fn sequence(&self) -> u64 {
+        self.committer.read(|memory| memory.sequence)
+    }
+
+    /// Returns the record of a volume or a snapshot as it lies beside its data.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if it cannot be JSON, which no record of ours is.
+    pub fn beside(&self, subject: Subject) -> Result<Vec<u8>, StoreError> {
+        let beside = Beside { identity: self.identity.clone(), seq: self.sequence(), subject };
+        Ok(beside.text().map_err(std::io::Error::from)?)
     }
 
     /// Records a volume, new or changed. It is on disk when this returns.

@@ -85,8 +85,6 @@ pub(super) struct Header {
 #[derive(Debug)]
 pub(super) struct Line {
     pub seq: u64,
-    /// The sequence number up to which all had been synced when it was written.
-    pub synced: u64,
     /// What it says.
     pub change: Change,
 }
@@ -96,7 +94,8 @@ pub(super) struct Line {
 #[serde(deny_unknown_fields)]
 struct RawLine {
     seq: u64,
-    synced: u64,
+    #[serde(rename = "synced")]
+    _synced: IgnoredAny,
     put: Option<Put>,
     rename: Option<Rename>,
     delete: Option<Delete>,
@@ -214,7 +213,7 @@ pub(super) fn line(seq: u64, synced: u64, members: &str) -> String {
 }
 
 /// Adds the checksum over what is there, the closing brace and the newline.
-fn seal(mut text: String) -> String {
+pub(super) fn seal(mut text: String) -> String {
     let crc = crc32fast::hash(text.as_bytes());
     text.push_str(&format!(",\"crc\":\"{crc:08x}\"}}\n"));
     text
@@ -234,12 +233,16 @@ pub(super) fn format_of(line: &[u8]) -> Option<u64> {
     serde_json::from_slice(line).ok().map(|Version { hostloop }| hostloop)
 }
 
-/// The mark of the intact line that ends here, whatever else it says. It may follow a line that has lost its
-/// newline; its start is not found inside it a second time, since JSON escapes quotes.
-pub(super) fn mark_at_end(line: &[u8]) -> Option<u64> {
+/// Returns the intact line that ends here. It may follow a line that has lost its newline; its start is not found inside it a second
+/// time, since JSON escapes quotes.
+pub(super) fn intact_at_end(line: &[u8]) -> Option<&[u8]> {
     let start = line.windows(START.len()).rposition(|bytes| bytes == START)?;
-    let json = intact(line.get(start..)?)?;
-    serde_json::from_slice(json).ok().map(|Mark { synced }| synced)
+    intact(line.get(start..)?)
+}
+
+/// The mark of the intact line that ends here, whatever else it says.
+pub(super) fn mark_at_end(line: &[u8]) -> Option<u64> {
+    serde_json::from_slice(intact_at_end(line)?).ok().map(|Mark { synced }| synced)
 }
 
 /// Reads an intact line.
@@ -247,13 +250,12 @@ pub(super) fn mark_at_end(line: &[u8]) -> Option<u64> {
 /// # Errors
 /// What this version does not know about it.
 pub(super) fn parse(json: &[u8]) -> Result<Line, String> {
-    let RawLine { seq, synced, put, rename, delete, .. } =
-        serde_json::from_slice(json).map_err(|e| e.to_string())?;
+    let RawLine { seq, put, rename, delete, .. } = serde_json::from_slice(json).map_err(|e| e.to_string())?;
     let change = match (put, rename, delete) {
         (Some(put), None, None) => Change::Put(put),
         (None, Some(rename), None) => Change::Rename(rename),
         (None, None, Some(delete)) => Change::Delete(delete),
         _ => return Err("it is not one put, one rename or one delete".to_owned()),
     };
-    Ok(Line { seq, synced, change })
+    Ok(Line { seq, change })
 }

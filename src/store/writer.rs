@@ -17,6 +17,11 @@ pub(super) const FILE: &str = "state.jsonl";
 /// A state file in the making. One that is found at start was never used.
 pub(super) const NEW_FILE: &str = "state.jsonl.new";
 
+/// The state file as it was before it was written anew.
+pub(super) const PREVIOUS_FILE: &str = "state.jsonl.previous";
+/// The same in the making. One that is found at start was never used.
+pub(super) const NEW_PREVIOUS: &str = "state.jsonl.previous.new";
+
 /// Bytes of a file's allocation that may be the map of its blocks.
 const MAP: u64 = 64 << 10;
 
@@ -53,6 +58,8 @@ pub(super) struct Writer {
     room: Room,
     /// What the records that are there need of it.
     way_out: u64,
+    /// Some lines cannot be read: the file is kept, for what they may still tell.
+    damaged: bool,
 }
 
 impl Writer {
@@ -73,6 +80,16 @@ impl Writer {
             not_before: 0,
             room: Room::Bytes(0),
             way_out: 0,
+            damaged: false,
+        }
+    }
+
+    /// A writer for a file that is to be made anew, whose numbers begin with this one.
+    pub fn starting_at(files: Arc<dyn Files>, directory: &Path, identity: Identity, first: u64) -> Self {
+        Writer {
+            next: first.max(1),
+            synced: first.saturating_sub(1),
+            ..Self::new(files, directory, identity, 0)
         }
     }
 
@@ -86,6 +103,10 @@ impl Writer {
         self.synced = loaded.settled;
         self.way_out = loaded.memory.way_out();
         self.room = self.room_that_is_there()?;
+        if loaded.damage.is_some() {
+            self.damaged = true;
+            return self.keep();
+        }
         if loaded.is_settled() {
             self.keep()?;
             // A file restored from a backup may have no room reserved behind its end.
@@ -93,7 +114,7 @@ impl Writer {
                 return Ok(());
             }
         }
-        match self.rewrite(&loaded.memory.records()) {
+        match self.succeed(&loaded.memory.records(), true) {
             Err(error) if loaded.is_current() && !matches!(self.tail, Tail::Rewrite) => {
                 tracing::warn!(%error, "no fresh state file could be written, the present one is kept");
                 if self.is_broken() { self.keep() } else { Ok(()) }
@@ -113,6 +134,11 @@ impl Writer {
         let stat = self.files.stat(&self.directory.join(FILE))?;
         let behind = stat.map_or(0, |stat| stat.allocated.saturating_sub(stat.size));
         Ok(Room::Bytes(behind.saturating_sub(MAP)))
+    }
+
+    /// Returns the number of the last line that is surely on disk.
+    pub fn synced(&self) -> u64 {
+        self.synced
     }
 
     /// Whether [`repair`](Self::repair) must come before the next append.
@@ -223,13 +249,13 @@ impl Writer {
     /// Whether the file has so many lines that hold nothing any more that it should be written anew.
     pub fn wants_compaction(&self, live: usize) -> bool {
         let limit = (live as u64).saturating_mul(2).saturating_add(self.slack);
-        self.lines > limit.max(self.not_before) && !self.is_broken()
+        self.lines > limit.max(self.not_before) && !self.is_broken() && !self.damaged
     }
 
     /// Writes the file anew. A failure is put off until the file has grown by another `live` lines and slack.
     pub fn compact(&mut self, live: &[Put]) {
         let lines = self.lines;
-        if let Err(error) = self.rewrite(live) {
+        if let Err(error) = self.succeed(live, true) {
             tracing::warn!(%error, lines, "the state file could not be compacted and keeps growing until it can");
             self.not_before = lines.saturating_add(live.len() as u64).saturating_add(self.slack);
         }
@@ -242,6 +268,14 @@ impl Writer {
     /// # Errors
     /// The kernel's. Until the rename the present file stays in use as it was.
     pub fn rewrite(&mut self, live: &[Put]) -> io::Result<()> {
+        self.succeed(live, false)
+    }
+
+    /// The same; and if wished, the present file is kept as the previous one.
+    ///
+    /// # Errors
+    /// Those of [`rewrite`](Self::rewrite).
+    pub fn succeed(&mut self, live: &[Put], keep: bool) -> io::Result<()> {
         let count = live.len() as u64;
         let way_out = live.iter().map(Put::way_out).fold(0, u64::saturating_add);
         // Nothing is lost where there is nothing to go on with.
@@ -257,6 +291,9 @@ impl Writer {
             // It only takes room; the next attempt and the next start remove it as well.
             let _ = self.files.remove_file(&new_file);
         })?;
+        if keep {
+            self.keep_previous();
+        }
         self.tail = Tail::Rewrite;
         self.next = header.synced.saturating_add(1);
         if let Err(error) = self.files.rename(&new_file, &file) {
@@ -270,6 +307,21 @@ impl Writer {
         (self.room, self.way_out) = (room, way_out);
         self.warn_of_no_room();
         Ok(())
+    }
+
+    /// Keeps a copy of the present file, once, before another takes its place: `hostloop state repair` looks for records in it that
+    /// are lost. It has no room behind it, and is not worth a failure.
+    fn keep_previous(&self) {
+        let [file, previous, new] = [FILE, PREVIOUS_FILE, NEW_PREVIOUS].map(|name| self.directory.join(name));
+        let copy = || {
+            let bytes = self.files.read(&file)?;
+            self.files.open_log(&new, 0)?.append(&bytes)?;
+            self.files.rename(&new, &previous)
+        };
+        if let Err(error) = copy() {
+            tracing::debug!(%error, "no previous state file is kept");
+            let _ = self.files.remove_file(&new);
+        }
     }
 
     /// A whole new file, with as much room behind it.

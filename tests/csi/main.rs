@@ -20,6 +20,7 @@ mod metrics;
 mod node;
 mod pools;
 mod snapshots;
+mod state;
 mod support;
 mod volumes;
 mod walk;

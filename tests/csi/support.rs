@@ -140,6 +140,15 @@ impl Rig {
         self.start_again();
     }
 
+    /// Removes the record beside the data in a directory.
+    pub fn lose_record(&self, directory: &str) {
+        for path in ["/volume.json", "/snapshot.json", ".json"].map(|name| format!("{directory}{name}")) {
+            if self.kernel.exists(&path) {
+                self.kernel.remove_file(&path).expect("remove");
+            }
+        }
+    }
+
     /// Starts the driver again after its process was killed.
     pub fn start_again(&mut self) {
         self.server = None;

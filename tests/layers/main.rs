@@ -25,13 +25,15 @@ use imports::{crate_is_used, imports, words};
 const FREE: [&str; 3] = ["main", "lib", "app"];
 
 /// A module, and the modules that it may import beside itself.
-const LAYERS: [(&str, &[&str]); 20] = [
+const LAYERS: [(&str, &[&str]); 22] = [
     ("model", &[]),
     ("kernel", &["model"]),
     ("store", &["model", "kernel"]),
     ("error", &["model", "kernel", "store"]),
     ("backend", &["kernel", "model", "error"]),
-    ("driver", &["store", "backend", "kernel", "model", "error"]),
+    ("inventory", &["store", "backend", "kernel", "model", "error"]),
+    ("state", &["inventory", "store", "kernel", "model", "error"]),
+    ("driver", &["inventory", "store", "backend", "kernel", "model", "error"]),
     ("wire", &["model", "error"]),
     ("service", &["wire", "driver", "model", "error"]),
     ("cluster", &["wire", "service", "driver", "model", "error", "shutdown"]),
@@ -45,7 +47,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("version", &[]),
     ("shutdown", &[]),
     ("cli", &["cluster", "model", "server", "telemetry", "version"]),
-    ("config", &["cli", "cluster", "model", "server", "register", "telemetry"]),
+    ("config", &["cli", "cluster", "model", "server", "register", "state", "store", "telemetry"]),
 ];
 
 /// Something that is used in some places only.

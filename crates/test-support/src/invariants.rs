@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hostloop::kernel::{FileKind, MountEntry};
+use hostloop::store::Beside;
 use hostloop::wire::csi;
 use hostloop_fake_kernel::FakeKernel;
 use serde_json::Value;
@@ -75,6 +76,24 @@ pub fn directory_of(kernel: &FakeKernel, id: &str) -> Option<String> {
     directories.into_iter().find(|directory| kernel.exists(directory))
 }
 
+/// The record beside the data in this directory.
+///
+/// # Errors
+/// Why there is none that can be used.
+pub fn beside(kernel: &FakeKernel, directory: &str) -> Result<Beside, String> {
+    let (place, _) = directory.rsplit_once('/').ok_or("there is no directory")?;
+    let inside = match place.ends_with("snapshots") {
+        true => "snapshot.json",
+        false => "volume.json",
+    };
+    let paths = [format!("{directory}/{inside}"), format!("{directory}.json")];
+    let there: Vec<&String> = paths.iter().filter(|path| kernel.exists(path)).collect();
+    match there.as_slice() {
+        [path] => Beside::read(&kernel.read_file(path).unwrap_or_default()),
+        others => Err(format!("{} of {paths:?} are there", others.len())),
+    }
+}
+
 /// Every invariant that does not hold, one line each.
 pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
     let mut broken = kernel.hazards();
@@ -91,6 +110,9 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
             (None, Some(data)) if data.kind == FileKind::Directory => {}
             _ => broken.push(format!("{id} has no image and no directory")),
         }
+        broken.extend(
+            beside(kernel, &directory).err().map(|why| format!("the record of {id} beside its data: {why}")),
+        );
     }
     let sick =
         server.call(csi::ControllerListVolumeHealthRequest::default()).expect("ControllerListVolumeHealth");
@@ -107,8 +129,8 @@ pub fn broken(kernel: &FakeKernel, server: &Server) -> Vec<String> {
                 }
                 images.insert(kernel.stat(&path).map(|stat| stat.id), id.clone());
             }
-            // The mark of a copy that is made in one step is beside it.
-            let owner = id.strip_suffix(".making").unwrap_or(&id);
+            // The mark of a copy that is made in one step is beside it, and so is the record of a directory.
+            let owner = [".making", ".json"].iter().find_map(|end| id.strip_suffix(end)).unwrap_or(&id);
             if !recorded.contains_key(owner) {
                 broken.push(format!("{path} has no record"));
             }

@@ -9,7 +9,7 @@ use crate::model::Provisioning;
 fn grown_image(fs_type: FsType, provisioning: Provisioning) -> Machine {
     let mut machine = Machine::empty(filesystem(fs_type, Format::Blank));
     machine.volume.parameters.provisioning = provisioning;
-    machine.paths.bytes().create(machine.place()).unwrap();
+    machine.paths.bytes().create(machine.place(), b"").unwrap();
     machine.stage().unwrap();
     machine.paths.bytes().grow(machine.place(), 2 * BYTES).unwrap();
     machine.volume.capacity_bytes = 2 * BYTES;

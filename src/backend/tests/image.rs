@@ -36,7 +36,7 @@ fn allocated_bytes_are_those_written_or_all() {
     assert_eq!(allocated(&machine), 0, "it is gone");
     machine = Machine::empty(Content::Block);
     machine.volume.parameters.provisioning = Provisioning::Thick;
-    machine.paths.bytes().create(machine.place()).unwrap();
+    machine.paths.bytes().create(machine.place(), b"").unwrap();
     assert_eq!(allocated(&machine), BYTES);
 }
 
@@ -163,7 +163,7 @@ fn a_thick_image_keeps_its_blocks_when_a_growth_fails() {
     let mut machine = Machine::empty(Content::Block);
     machine.volume.parameters.provisioning = Provisioning::Thick;
     let bytes = machine.paths.bytes();
-    bytes.create(machine.place()).unwrap();
+    bytes.create(machine.place(), b"").unwrap();
     assert_errno(
         machine.failing("sync_file", Errno::EIO, || bytes.grow(machine.place(), 2 * BYTES)),
         Errno::EIO,

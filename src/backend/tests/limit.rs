@@ -19,7 +19,7 @@ fn limited(fs_type: FsType, qgroups: Option<Qgroups>) -> Machine {
     machine.kernel.create_directories(format!("{POOL}/volumes"));
     machine.volume.quota = QuotaIds::default().candidates(&machine.volume.id).next();
     machine.paths = VolumePaths::of_volume(Path::new(POOL), &machine.volume);
-    machine.paths.bytes().create(machine.place()).unwrap();
+    machine.paths.bytes().create(machine.place(), b"").unwrap();
     machine.kernel.write_file(machine.paths.data().join("file"), &[7; 1 << 20]).unwrap();
     machine
 }

@@ -37,7 +37,7 @@ impl Machine {
     /// With its files, as CreateVolume makes them.
     fn new(content: Content) -> Self {
         let machine = Self::empty(content);
-        machine.paths.bytes().create(machine.place()).unwrap();
+        machine.paths.bytes().create(machine.place(), b"").unwrap();
         machine
     }
 

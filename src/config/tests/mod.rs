@@ -262,9 +262,9 @@ fn long_values_are_refused() {
 
 #[test]
 fn the_node_id_must_be_given_without_a_host_name() {
-    let error = node_id(None, None).unwrap_err().to_string();
+    let error = node_id::<ServeArgs>(None, None).unwrap_err().to_string();
     assert!(error.contains("--node-id (NODE_ID)"), "{error}");
-    let error = node_id(None, Some("a b".to_owned())).unwrap_err().to_string();
+    let error = node_id::<ServeArgs>(None, Some("a b".to_owned())).unwrap_err().to_string();
     assert!(error.contains("the host name \"a b\""), "{error}");
 }
 

@@ -136,9 +136,12 @@ impl Driver {
     }
 }
 
-/// What volumes leave free: for others, and since the filesystem cannot give it to files.
+/// The room for the record beside the data of a new volume, and for one that takes the place of another: a block each.
+const RECORDS: u64 = 2 * 4096;
+
+/// What volumes leave free: for others, for records, and since the filesystem cannot give it to files.
 pub(super) fn kept_free(pool: &Pool, upkeep: &Upkeep, total: u64) -> u64 {
-    pool.reserve.bytes(total).max(upkeep.unusable)
+    pool.reserve.bytes(total).max(upkeep.unusable.saturating_add(RECORDS))
 }
 
 /// Metadata of images as a part of what can be given to them.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::freeze::Freeze;
 use crate::backend::{Copy, Share, VolumePaths, Writers, presence_of, remove_files};
 use crate::driver::locks::{Guard, Key, Mode};
+use crate::driver::records::Makes;
 use crate::driver::{Driver, settled};
 use crate::error::{Error, OsContext, Result};
 use crate::model::{Consistency, Timestamp, Volume};
@@ -20,7 +21,9 @@ pub(crate) struct Member<'a> {
     pub(crate) volume: &'a Volume,
     /// The files that are made; nothing is there yet.
     pub(crate) to: VolumePaths,
-    /// The id of what is made, for progress.
+    /// What is made.
+    pub(crate) makes: Makes<'a>,
+    /// Its id, for progress.
     pub(crate) id: &'a str,
     /// What the copy may share with the volume.
     pub(crate) share: Share,
@@ -80,7 +83,10 @@ impl Driver {
                 }
             }
         };
-        copies.iter().try_for_each(Copy::sync)?;
+        copies
+            .iter()
+            .zip(members)
+            .try_for_each(|(copy, member)| copy.sync(&self.record_of_copy(member.makes, created)?))?;
         tracing::info!(
             volumes = members.len(),
             flush_ms = flushed.as_millis() as u64,

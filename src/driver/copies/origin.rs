@@ -7,6 +7,7 @@ use crate::backend::{Copy, Mark, Share, VolumePaths, content_of_copy, too_small}
 use crate::driver::capacity::{Reservation, Want};
 use crate::driver::create_volume::Wanted;
 use crate::driver::pull::{Remote, not_followed};
+use crate::driver::records::Makes;
 use crate::driver::request::check;
 use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Error, OsContext, Result};
@@ -290,7 +291,9 @@ impl Driver {
         let half_formatted = self.is_half_formatted(origin)?;
         match &origin.data {
             Data::Volume(source) => {
-                let member = Member { volume: source, to: to.clone(), id: volume.id.as_str(), share, bytes };
+                let makes = Makes::Volume(volume);
+                let member =
+                    Member { volume: source, to: to.clone(), makes, id: volume.id.as_str(), share, bytes };
                 self.cut(&[member], consistency)?;
             }
             Data::Remote(remote) => self.pull(remote, volume, &to)?,
@@ -303,7 +306,7 @@ impl Driver {
                     progress.report(done);
                     Ok(())
                 })?;
-                copy.sync()?;
+                copy.sync(&self.record_of_volume(volume)?)?;
             }
         }
         if half_formatted {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use super::cut::Member;
 use crate::backend::{Mark, Share, begin_deletion};
 use crate::driver::capacity::{Reservation, Want};
+use crate::driver::records::Makes;
 use crate::driver::request::check;
 use crate::driver::{Driver, Pool, pools::directories};
 use crate::error::{Error, Result};
 use crate::model::{
-    Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, SnapshotObject, Timestamp, Volume,
-    VolumeId,
+    Format, GroupSnapshot, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, SnapshotObject,
+    Timestamp, Volume, VolumeId,
 };
 use crate::store::Durability;
 
@@ -148,8 +149,13 @@ impl Driver {
     }
 
     /// The member of a cut that makes the snapshot.
-    pub(crate) fn member<'a>(&self, draft: &'a Draft) -> Result<Member<'a>> {
+    pub(crate) fn member<'a>(
+        &self,
+        draft: &'a Draft,
+        group: Option<&'a GroupSnapshot>,
+    ) -> Result<Member<'a>> {
         Ok(Member {
+            makes: Makes::Snapshot(&draft.snapshot, group),
             volume: &draft.volume,
             to: self.snapshot_paths(&draft.snapshot)?,
             id: draft.snapshot.id.as_str(),

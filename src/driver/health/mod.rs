@@ -81,7 +81,13 @@ impl Driver {
     pub(crate) fn pool_troubles(&self) -> Result<Vec<Trouble>> {
         let troubles = self.look()?.pools.into_iter().map(|(_, trouble)| trouble);
         // No volume is worse off by what another one has left.
-        Ok(merged(troubles.chain(self.troubles_of_removals()).chain(self.troubles_of_orphans()).collect()))
+        Ok(merged(
+            troubles
+                .chain(self.troubles_of_state())
+                .chain(self.troubles_of_removals())
+                .chain(self.troubles_of_orphans())
+                .collect(),
+        ))
     }
 
     fn look(&self) -> Result<Look> {

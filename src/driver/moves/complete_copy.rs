@@ -64,7 +64,7 @@ impl Driver {
         let volume = self.grow_to(volume, *least_bytes)?;
         let completed = Volume { copy_of: None, ..(*volume).clone() };
         match becomes {
-            None => drop(self.store.put(completed)?),
+            None => drop(self.record(completed)?),
             Some(Becomes { id, generation }) => {
                 let became = Volume {
                     id: id.clone(),
@@ -74,7 +74,7 @@ impl Driver {
                     ..completed
                 };
                 // The directory keeps its name, so that this is one step. It also ends the record of an earlier move away.
-                self.store.rename(volume_id, became)?;
+                self.record_as(volume_id, became)?;
             }
         }
         self.usage.forget(volume_id);

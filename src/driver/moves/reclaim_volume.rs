@@ -25,7 +25,7 @@ impl Driver {
             return Err(Error::InUse(format!("volume {id} is not fenced, so that no copy has replaced it")));
         };
         tracing::info!(volume.id = %id, generation, node = lost, "reclaimed from a node that is lost");
-        self.store.put(Volume { generation, moved_to: None, ..(*volume).clone() })?;
+        self.record(Volume { generation, moved_to: None, ..(*volume).clone() })?;
         Ok(())
     }
 }

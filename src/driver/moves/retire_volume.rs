@@ -52,7 +52,7 @@ impl Driver {
             retired: Some(retired),
             ..(*volume).clone()
         };
-        let left = self.store.rename(id, left)?;
+        let left = self.record_as(id, left)?;
         self.usage.forget(id);
         self.health.forget(id);
         tracing::info!(volume.id = %id, left = %left.id, node = left.moved_to, "retired: another node has the volume");

@@ -38,7 +38,7 @@ impl Driver {
             true => volume,
             false => {
                 tracing::info!(volume.id = %volume.id, moved_to, "fence changed");
-                self.store.put(Volume { moved_to, unsealed, ..(*volume).clone() })?
+                self.record(Volume { moved_to, unsealed, ..(*volume).clone() })?
             }
         };
         match volume.moved_to.is_some() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::backend::{
     Mark, Shape, VolumePaths, content_of_copy, narrow, presence_of, remove_trees_beside, rename_tree,
-    replace_tree, staged_changes, staged_tree, sync_files, tree_in_the_making, widen,
+    replace_tree, staged_changes, staged_tree, sync_copied, tree_in_the_making, widen,
 };
 use crate::driver::locks::turns::Urgency;
 use crate::driver::pull::{Counted, Earlier, Making, Remote};
@@ -134,7 +134,7 @@ impl Round<'_> {
         let copy_of = CopyOf { cut: base.clone(), next: Some(next.clone()), staged_bytes: None };
         // First: a record whose write failed may be there all the same.
         remote.keep();
-        let volume = driver.store.put(Volume { copy_of: Some(copy_of), ..(*volume).clone() })?;
+        let volume = driver.record(Volume { copy_of: Some(copy_of), ..(*volume).clone() })?;
         let paths = driver.paths(&volume)?;
         let counted = self.pull(&volume, remote, &base, &paths)?;
         let volume = driver.end_round(Volume { content, ..(*volume).clone() }, next, &paths)?;
@@ -200,7 +200,7 @@ impl Round<'_> {
         let id = base.id.clone();
         let copy_of = CopyOf { cut: base, next: Some(remote.cut()), staged_bytes: Some(bytes) };
         remote.keep();
-        let volume = self.driver.store.put(Volume { copy_of: Some(copy_of), ..volume })?;
+        let volume = self.driver.record(Volume { copy_of: Some(copy_of), ..volume })?;
         let volume = self.driver.end_staged(&volume)?;
         remote.close(&id);
         Ok(volume)
@@ -297,9 +297,9 @@ impl Driver {
             false => Mark::Formatting.clear(&self.os, paths)?,
         }
         self.sync_directory_of(paths)?;
-        sync_files(&self.os, paths)?;
+        sync_copied(&self.os, paths)?;
         let copy_of = Some(CopyOf { cut, next: None, staged_bytes: None });
-        let volume = self.store.put(Volume { copy_of, ..volume })?;
+        let volume = self.record(Volume { copy_of, ..volume })?;
         self.usage.forget(&volume.id);
         Ok(volume)
     }

@@ -159,7 +159,7 @@ impl Driver {
     fn record_inline_target(&self, volume: &Volume, target: &Target) -> Result<()> {
         let inline_target = recorded(target);
         if volume.inline_target != inline_target {
-            self.store.put(Volume { inline_target, ..volume.clone() })?;
+            self.record(Volume { inline_target, ..volume.clone() })?;
         }
         Ok(())
     }

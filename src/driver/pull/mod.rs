@@ -358,7 +358,7 @@ impl Driver {
                 self.pull_tree_to(remote, &making, &mut progress)?;
             }
         }
-        sync_files(&self.os, to)
+        sync_files(&self.os, to, &self.record_of_volume(volume)?)
     }
 }
 

@@ -56,6 +56,7 @@ impl Driver {
     /// in the log and left as it is; the others are served.
     pub fn recover(&self) -> Recovered {
         let (started, mut found) = (Instant::now(), Recovered::default());
+        self.find_doubts(&self.pools.open());
         self.thaw_what_was_left();
         self.give_back_loop_devices();
         self.recover_snapshots(&mut found);
@@ -82,6 +83,10 @@ impl Driver {
         if volume.is_removed() {
             return self.remove_later(volume);
         }
+        if self.expect_certain(volume.id.as_str()).is_err() {
+            found.damaged += 1; // the log has the state file
+            return;
+        }
         let result = match volume.phase {
             Phase::Creating | Phase::Deleting => self.settle_volume(volume),
             Phase::Ready => Ok(Some(Arc::clone(volume))),
@@ -98,8 +103,15 @@ impl Driver {
         if !self.pools.reopen(pool, &self.store) {
             return;
         }
+        self.pools.get(pool).iter().for_each(|open| self.find_doubts(std::slice::from_ref(open)));
+        let is_certain = |id: &str| self.expect_certain(id).is_ok();
         let (mut found, mut complete) = (Recovered::default(), true);
-        for group in self.store.groups().into_iter().filter(|group| group.phase != Phase::Ready) {
+        for group in self
+            .store
+            .groups()
+            .into_iter()
+            .filter(|group| group.phase != Phase::Ready && is_certain(group.id.as_str()))
+        {
             let members = self.members_of(&group.id);
             let keys = members.iter().map(|member| ((&member.id).into(), Mode::Exclusive));
             let Ok(_guard) = self.lock_all(keys.chain([((&group.id).into(), Mode::Exclusive)])) else {
@@ -110,7 +122,9 @@ impl Driver {
                 self.recover_group(&group, &mut found);
             }
         }
-        for snapshot in self.store.snapshots().into_iter().filter(|snapshot| snapshot.pool == *pool) {
+        for snapshot in
+            self.store.snapshots().into_iter().filter(|it| it.pool == *pool && is_certain(it.id.as_str()))
+        {
             let Ok(_guard) = self.lock(&snapshot.id) else {
                 complete = false;
                 continue;
@@ -120,7 +134,9 @@ impl Driver {
                 self.store.snapshot(&snapshot.id).filter(|now| !now.is_ready() || now.pulled_for.is_none());
             here.into_iter().for_each(|snapshot| self.recover_snapshot(&snapshot, &mut found));
         }
-        for volume in self.store.volumes().into_iter().filter(|volume| volume.pool() == pool) {
+        for volume in
+            self.store.volumes().into_iter().filter(|it| it.pool() == pool && is_certain(it.id.as_str()))
+        {
             found.volumes += 1;
             let Ok(_guard) = self.lock(&volume.id) else {
                 complete = false;
@@ -201,7 +217,7 @@ impl Driver {
     }
 
     fn recover_group(&self, group: &GroupSnapshot, found: &mut Recovered) {
-        if group.phase == Phase::Ready {
+        if group.phase == Phase::Ready || self.expect_certain(group.id.as_str()).is_err() {
             return;
         }
         if let Some(error) = found.failure(self.settle_group(group), |_| Ok(())) {
@@ -217,6 +233,10 @@ impl Driver {
             return;
         }
         let result = match snapshot.phase {
+            _ if self.expect_certain(snapshot.id.as_str()).is_err() => {
+                found.damaged += 1; // the log has the state file
+                return;
+            }
             // What became of its group is in the log, and goes for its members.
             _ if self.is_of_unfinished_group(snapshot) => return,
             Phase::Creating | Phase::Deleting => self.settle_snapshot(snapshot),
@@ -240,7 +260,9 @@ impl Driver {
         let found = self.os.files.stat(&file).doing(|| format!("look at {}", file.display()))?;
         found.map(drop).ok_or_else(|| gone(&file, "snapshot"))?;
         let what = format_args!("snapshot {}", snapshot.id);
-        paths.bytes().expect_whole(&self.os, &paths, snapshot.size_bytes, &what)
+        paths.bytes().expect_whole(&self.os, &paths, snapshot.size_bytes, &what)?;
+        self.mend_record_of_snapshot(snapshot, &paths);
+        Ok(())
     }
 
     /// Names what lies among the volumes and snapshots and has no record. It is left alone: a state file may have been
@@ -267,10 +289,11 @@ impl Driver {
     fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
         let paths = self.paths(volume)?;
         self.acknowledge_volume(Arc::clone(volume))?;
+        self.mend_record_of_volume(volume, &paths);
         if let Some(bytes) = paths.bytes().recover(self.place(volume, &paths))? {
             tracing::info!(volume.id = %volume.id, size = %format_exactly(bytes), "taking over the size of an interrupted expansion");
             // The retry of the call says what was asked for.
-            self.store.put(Volume { capacity_bytes: bytes, requested_bytes: None, ..(**volume).clone() })?;
+            self.record(Volume { capacity_bytes: bytes, requested_bytes: None, ..(**volume).clone() })?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ impl Driver {
     /// A snapshot that callers may see.
     pub(crate) fn ready_snapshot(&self, snapshot_id: &str) -> Result<Arc<Snapshot>> {
         let missing = || Error::NotFound(format!("snapshot {snapshot_id:?} does not exist"));
+        self.expect_certain(snapshot_id)?;
         let snapshot = snapshot_id.parse().ok().and_then(|id| self.store.snapshot(&id));
         snapshot.filter(|snapshot| self.is_visible(snapshot)).ok_or_else(missing)
     }
@@ -39,6 +40,7 @@ impl Driver {
     /// # Errors
     /// FAILED_PRECONDITION if it has moved to another node; else NOT_FOUND.
     pub(crate) fn ready_volume(&self, id: &VolumeId, volume_id: &str) -> Result<Arc<Volume>> {
+        self.expect_certain(id.as_str())?;
         let there = self.store.get(id).filter(|volume| volume.is_ready());
         there.ok_or_else(|| self.moved(id).unwrap_or_else(|| not_found(volume_id)))
     }

@@ -4,6 +4,26 @@ use super::*;
 use crate::store::load;
 use proptest::prelude::*;
 
+/// The line at which a file is damaged that is read all the same, and what is read.
+fn damaged_at(bytes: &[u8]) -> (u64, Model) {
+    let disk = Disk::holding(bytes);
+    let store = open(&disk).unwrap();
+    let damage = store.damage().expect("damage").clone();
+    // What was written is there again, and the damage is, too.
+    store.put(volume(77, 77)).unwrap();
+    let mut found = model(&store);
+    drop(store);
+    let again = open(&disk).unwrap();
+    assert_eq!((again.damage().map(|damage| damage.line), model(&again)), (Some(damage.line), found.clone()));
+    found.remove(&id(77)).expect("the volume that was put");
+    (damage.line, found)
+}
+
+/// All but the record of one line.
+fn without(count: usize, line: usize) -> Model {
+    sample_model(count).into_iter().filter(|(volume, _)| line == 0 || *volume != id(line - 1)).collect()
+}
+
 /// The line number that the start stops at.
 fn stopped_at(bytes: &[u8]) -> u64 {
     match open(&Disk::holding(bytes)).err() {
@@ -68,30 +88,51 @@ fn zeros_at_the_end_are_dropped() {
 }
 
 #[test]
-fn damage_before_the_last_line_stops_the_start() {
+fn damage_costs_the_records_that_it_hits_alone() {
     let bytes = sample(4);
     let starts = starts(&bytes);
     for line in 0..4 {
         for at in starts[line]..starts[line + 1] {
             for value in [0, b'\n', bytes[at] ^ 1] {
                 let mut bytes = bytes.clone();
-                if bytes[at] != value {
-                    bytes[at] = value;
-                    assert_eq!(stopped_at(&bytes), line as u64 + 1, "byte {at} is {value}");
+                if bytes[at] == value {
+                    continue;
                 }
+                bytes[at] = value;
+                let (found, records) = damaged_at(&bytes);
+                assert_eq!(found, line as u64 + 1, "byte {at} is {value}");
+                assert_eq!(records, without(4, line), "byte {at} is {value}");
             }
         }
     }
 }
 
 #[test]
-fn damage_leaves_the_file_as_it_is() {
+fn damage_tells_what_a_line_may_have_said() {
+    let mut bytes = sample(4);
+    let lost = |bytes: &[u8]| {
+        let damage = open(&Disk::holding(bytes)).unwrap().damage().cloned().expect("damage");
+        (damage.lost, damage.words)
+    };
+    let starts = starts(&bytes);
+    let without_second = [&bytes[..starts[2]], &bytes[starts[3]..]].concat();
+    assert_eq!(lost(&without_second), (1, Default::default()), "nothing is left of it");
+    bytes[starts[2] + 5] ^= 1;
+    let (count, words) = lost(&bytes);
+    assert!(count == 1 && words.contains(id(1).as_str()), "{count}, {words:?}");
+}
+
+#[test]
+fn a_damaged_file_is_kept_and_appended_to() {
     let mut bytes = sample(4);
     let at = starts(&bytes)[2] + 5;
     bytes[at] ^= 1;
     let disk = Disk::holding(&bytes);
-    assert!(open(&disk).is_err());
-    assert_eq!((disk.read(), disk.steps()), (bytes, 0));
+    let store = open_with(&disk, 0).unwrap();
+    for size in 0..20 {
+        store.put(volume(1, size)).unwrap();
+    }
+    assert!(disk.read().starts_with(&bytes), "it is not written anew");
 }
 
 #[test]
@@ -99,13 +140,17 @@ fn lines_in_the_wrong_place_stop_the_start() {
     let bytes = sample(4);
     let starts = starts(&bytes);
     let line = |number: usize| &bytes[starts[number]..starts[number + 1]];
-    assert_eq!(stopped_at(&[line(0), line(1), line(3)].concat()), 3);
+    assert_eq!(damaged_at(&[line(0), line(1), line(3)].concat()), (3, [(id(0), 1000), (id(2), 1002)].into()));
+    assert_eq!(damaged_at(&[line(1), line(2)].concat()), (1, sample_model(2)), "without a header");
     assert_eq!(stopped_at(&[line(0), line(1), line(1)].concat()), 3);
     assert_eq!(stopped_at(&[line(0), line(1), line(0)].concat()), 3);
-    assert_eq!(stopped_at(&[line(1), line(2)].concat()), 1);
     assert_eq!(stopped_at(b""), 1);
     assert_eq!(stopped_at(&line(0)[..line(0).len() - 1]), 1);
     assert_eq!(stopped_at(b"{\"hostloop\":0}\n"), 1);
+    // Without a header, nothing but the ids says whose the lines are.
+    let theirs = Identity { node_id: "node-b".to_owned(), ..identity() };
+    let headless = [line(1), line(2)].concat();
+    assert!(matches!(load::load(&headless, &theirs, &file()), Err(StoreError::Damaged { line: 1, .. })));
 }
 
 #[test]
@@ -139,12 +184,15 @@ fn a_header_vouches_for_each_line_of_a_fresh_file() {
     let bytes = disk.read();
     let starts = starts(&bytes);
     assert_eq!(starts.len(), 6);
+    let in_order = || sample_model(4).into_iter();
     for line in 1..5 {
-        assert_eq!(stopped_at(&bytes[..starts[line]]), line as u64 + 1);
-        assert_eq!(stopped_at(&bytes[..starts[line + 1] - 1]), line as u64 + 1);
+        let before: Model = in_order().take(line - 1).collect();
+        assert_eq!(damaged_at(&bytes[..starts[line]]), (line as u64 + 1, before.clone()));
+        assert_eq!(damaged_at(&bytes[..starts[line + 1] - 1]), (line as u64 + 1, before));
         let mut bytes = bytes.clone();
         bytes[starts[line] + 3] ^= 1;
-        assert_eq!(stopped_at(&bytes), line as u64 + 1);
+        let others = in_order().enumerate().filter(|(at, _)| at + 1 != line).map(|(_, record)| record);
+        assert_eq!(damaged_at(&bytes), (line as u64 + 1, others.collect()));
     }
 }
 
@@ -161,7 +209,8 @@ fn a_batch_whose_blocks_came_out_of_order_is_dropped() {
         assert_eq!(loaded(&bytes), sample_model(2 + bad), "line {bad} of the batch");
         // The next batch proves that the former one was on disk.
         let bytes = [bytes, put_line(6, 5, 5)].concat();
-        assert_eq!(stopped_at(&bytes) as usize, 4 + bad);
+        let (line, records) = damaged_at(&bytes);
+        assert_eq!((line as usize, records), (4 + bad, without(6, 3 + bad)));
     }
 }
 

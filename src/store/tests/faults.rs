@@ -127,7 +127,8 @@ fn run_with(at: usize, fault: Fault, done: Kill, power_cut: Option<Loss>) -> boo
     run.possible.truncate(1);
     run.reopen().unwrap();
     assert_eq!(run.acked.get(&id(9)), Some(&9));
-    assert_eq!(disk.names(), [file()]);
+    let left: Vec<_> = disk.names().into_iter().filter(|name| *name != previous()).collect();
+    assert_eq!(left, [file()]);
     failed
 }
 
@@ -235,8 +236,8 @@ fn a_file_renamed_before_a_crash_keeps_its_name() {
 #[test]
 fn a_full_disk_does_not_stop_the_start() {
     let disk = Disk::holding(&sample(3));
-    // The stale file is removed twice, then the new file cannot be opened.
-    let at = disk.fail(2, Fault::Once(Errno::ENOSPC), Kill::Before);
+    // The stale files are removed, the new one twice, then the new file cannot be opened.
+    let at = disk.fail(3, Fault::Once(Errno::ENOSPC), Kill::Before);
     let store = open(&disk).unwrap();
     assert_eq!(disk.steps_since(at)[0], "open_log");
     assert_eq!(model(&store), sample_model(3));

@@ -25,6 +25,10 @@ fn file() -> PathBuf {
     Path::new(DIR).join(super::writer::FILE)
 }
 
+fn previous() -> PathBuf {
+    Path::new(DIR).join(super::writer::PREVIOUS_FILE)
+}
+
 fn identity() -> Identity {
     Identity { driver: "hostloop.test".to_owned(), node_id: "node-a".to_owned() }
 }

@@ -124,7 +124,7 @@ fn compaction_keeps_everything_and_shrinks() {
     assert_eq!(model(&store), expected);
     disk.power_cut();
     assert_eq!(model(&open(&disk).unwrap()), expected);
-    assert_eq!(disk.names(), [file()]);
+    assert_eq!(disk.names(), [file(), previous()]);
 }
 
 #[test]

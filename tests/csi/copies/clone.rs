@@ -80,7 +80,8 @@ fn a_freeze_that_does_not_hold_leaves_nothing() {
     rig.kernel.set_freezes_expire(true);
     let message = rig.fails(Code::FailedPrecondition, cloned("c", &vol, &[("freezeTimeout", "100ms")]));
     assert!(message.contains("freezeTimeout"), "{message}");
-    let of_one = ["", "/disk.img", "/formatted"].map(|file| format!("{DATA}/volumes/{}{file}", vol.id));
+    let of_one = ["", "/disk.img", "/formatted", "/volume.json"]
+        .map(|file| format!("{DATA}/volumes/{}{file}", vol.id));
     assert_eq!((volumes(&rig), rig.kernel.tree(format!("{DATA}/volumes"))), (1, of_one.to_vec()));
     rig.kernel.write_file(format!("{target}/file"), b"more").expect("writing goes on");
     rig.kernel.freeze_foreign(&target).expect("fsfreeze");

@@ -361,7 +361,7 @@ fn a_copy_without_room_is_refused_and_leaves_nothing() {
         assert!(message.contains("pool default has room for"), "{message}");
         assert_eq!(rig.steps(), Vec::<&str>::new());
     }
-    assert_eq!(rig.kernel.tree(format!("{DATA}/volumes")).len(), 3);
+    assert_eq!(rig.kernel.tree(format!("{DATA}/volumes")).len(), 4);
     let (name, source) = sources[0].clone();
     rig.made(copy(name, source, mount(), &thick));
 }

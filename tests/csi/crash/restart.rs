@@ -165,7 +165,7 @@ fn a_data_directory_of_another_node_is_not_touched() {
 }
 
 #[test]
-fn a_damaged_state_file_stops_the_start() {
+fn a_state_file_without_a_record_stops_the_start() {
     let rig = Rig::new();
     for n in 0..5 {
         rig.volume(&format!("v{n}"), mount());
@@ -174,12 +174,12 @@ fn a_damaged_state_file_stops_the_start() {
     let rig = rig.restart_with(&[]);
     drop(rig);
     let state = kernel.tree(DATA).into_iter().find(|path| path.contains("state")).expect("a state file");
-    let at = kernel.stat(&state).expect("a file").size / 2;
-    let byte = kernel.read(&state, at, 1).expect("read")[0];
-    kernel.write(&state, at, &[byte ^ 1]).expect("write");
+    kernel.remove_file(&state).expect("remove");
+    kernel.write_file(&state, b"").expect("write");
     let before = (kernel.tree(DATA), kernel.read_file(&state).expect("read"));
     kernel.restart();
     let Err(error) = Rig::try_on(kernel.clone(), &[]) else { panic!("it starts") };
     assert!(error.contains(&state) && !error.contains('\n'), "{error}");
+    assert!(error.contains("hostloop state rebuild"), "{error}");
     assert_eq!((kernel.tree(DATA), kernel.read_file(&state).expect("read")), before, "nothing is touched");
 }

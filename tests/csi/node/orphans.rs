@@ -76,7 +76,8 @@ fn a_lost_pods_volume_goes_at_the_second_look() {
         rig.start_again();
         let empty = Rig::with(&DIRECTORIES);
         let room = |rig: &Rig| rig.ok(capacity(&[("backend", kind.0), ("pool", kind.1)])).available_capacity;
-        assert!(room(&rig) >= room(&empty) - MIB, "its space is free");
+        let (room, all) = (room(&rig), room(&empty));
+        assert!(room >= all - MIB, "its space is free: {room} of {all}");
         rig.ok(csi::NodeUnpublishVolumeRequest { volume_id: ID.to_owned(), target_path: target(ID) });
         rig.assert_clean();
     }

@@ -135,6 +135,7 @@ fn a_pod_of_a_volume_without_a_record_can_end() {
         for _ in 0..2 {
             rig.ok(vol.unstage_request());
         }
+        rig.lose_record(&rig.directory(vol));
         rig.fails(Code::FailedPrecondition, vol.delete_request());
     }
     assert_eq!(rig.kernel.loops(), []);

@@ -200,6 +200,7 @@ fn a_device_that_somebody_attached_is_adopted() {
 fn a_pool_grows_and_never_shrinks() {
     let rig = rig();
     let (vol, file) = volume(&rig);
+    let rig = rig.restart_with(&["--pool", POOL]);
     let before = rig.ok(capacity(&[("pool", "copies")])).available_capacity;
     rig.kernel.clear_steps();
     let mut rig = rig.restart_with(&["--pool", LARGER]);

@@ -137,13 +137,13 @@ fn a_clone_needs_room_for_what_it_shares() {
     const FLAGS: [&str; 2] = ["--pool", "fast=/var/lib/fast,reserve=0"];
     for (whole_extents, provisioning, free, fits) in [
         // 64 MiB are allocated and promised already, as many are promised anew, and as many shared.
-        (true, "thin", (128 << 20) - BLOCK, false),
-        (true, "thin", 128 << 20, true),
+        (true, "thin", (128 << 20) + BLOCK, false),
+        (true, "thin", (128 << 20) + 2 * BLOCK, true),
         // A copy shares nothing.
-        (true, "thick", (64 << 20) - BLOCK, false),
-        (true, "thick", 64 << 20, true),
-        (false, "thin", (64 << 20) - BLOCK, false),
-        (false, "thin", 64 << 20, true),
+        (true, "thick", (64 << 20) + BLOCK, false),
+        (true, "thick", (64 << 20) + 2 * BLOCK, true),
+        (false, "thin", (64 << 20) + BLOCK, false),
+        (false, "thin", (64 << 20) + 2 * BLOCK, true),
     ] {
         let rig = pool_on(FsType::Btrfs, 1 << 30, Upkeep { whole_extents, ..Upkeep::default() });
         let vol = raw(&rig, "v", SIZE as u64, &[("pool", "fast"), ("provisioning", "thin")]);
@@ -165,7 +165,8 @@ fn a_clone_needs_room_for_what_it_shares() {
 
 #[test]
 fn a_volume_becomes_thick_with_the_last_free_bytes() {
-    let size = SIZE as u64;
+    // Two blocks are for records.
+    let (size, records) = (SIZE as u64, 2 * BLOCK);
     for (overcommit, written, free, fits) in [
         // What is free limits it where more is promised than there is,
         (4, 0, size - BLOCK, false),
@@ -189,7 +190,7 @@ fn a_volume_becomes_thick_with_the_last_free_bytes() {
             rig.kernel.write(rig.publish(&vol, "pod"), 0, &vec![1; bytes as usize]).expect("write");
             rig.kernel.sync(rig.directory(&vol)).expect("sync");
         }
-        rig.kernel.set_space_at("/var/lib/fast", 1 << 30, free);
+        rig.kernel.set_space_at("/var/lib/fast", 1 << 30, free + records);
         let rig =
             rig.restart_with(&["--pool", &format!("fast=/var/lib/fast,reserve=0,overcommit={overcommit}")]);
         let request = csi::ControllerModifyVolumeRequest {

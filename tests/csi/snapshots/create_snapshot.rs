@@ -93,7 +93,7 @@ fn names_of_any_text_are_different_snapshots() {
     names.iter().for_each(|name| drop(rig.cut(name, &vol)));
     assert_eq!(rig.snapshots().len(), names.len());
     let directories = rig.kernel.tree(format!("{DATA}/snapshots"));
-    assert_eq!(directories.len(), 2 * names.len(), "a directory and an image each");
+    assert_eq!(directories.len(), 3 * names.len(), "a directory, an image and a record each");
     rig.fails(Code::InvalidArgument, snapshot("a\u{7}", &vol));
     rig.fails(Code::InvalidArgument, snapshot(&"x".repeat(129), &vol));
 }

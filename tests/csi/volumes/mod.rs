@@ -10,5 +10,6 @@ mod limits;
 mod list_pages;
 mod list_volumes;
 mod modify_volume;
+mod records;
 mod requested_sizes;
 mod validate_volume_capabilities;

@@ -182,6 +182,8 @@ fn thick_without_room_is_refused_and_changes_nothing() {
     let large = csi::CreateVolumeRequest { capacity_range: range(GIB, 0), ..create("v", block()) };
     let (vol, _) = rig.in_use(large);
     rig.write(&vol, "text");
+    // What was measured before counts for a second.
+    let rig = rig.restart_with(&["--reserve", "0", "--overcommit", "4"]);
     let (before, free) = (seen(&rig, &vol), rig.ok(capacity(&[])).available_capacity);
     rig.steps();
     let request = modify(&vol, &[("provisioning", "thick"), ("directIO", "false")]);

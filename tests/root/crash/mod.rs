@@ -5,5 +5,6 @@ mod golden;
 mod kill;
 mod old_state;
 mod other_release;
+mod rebuilt_state;
 mod restart;
 mod starting;

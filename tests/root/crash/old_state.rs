@@ -105,6 +105,10 @@ fn a_volume_without_its_record_stays() {
         });
         // Its pod can end.
         Vol::of(&world, kind, volume.clone()).down();
+        let volumes = world.data.join("volumes");
+        for record in [volumes.join(&id).join("volume.json"), volumes.join(format!("{id}.json"))] {
+            let _ = std::fs::remove_file(record);
+        }
         let refused = world.csi.delete(&id).expect_err("its data are there");
         assert_eq!(refused.code(), Code::FailedPrecondition, "{kind:?} {refused}");
         restore(&mut world, |store| drop(store.put(later.take().expect("a record")).expect("put")));

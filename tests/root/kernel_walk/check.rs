@@ -226,14 +226,25 @@ fn files(bench: &Bench, model: &Model) -> Verdict {
     for (place, expected) in [("volumes", volumes), ("snapshots", snapshots)] {
         let mut found = BTreeSet::new();
         for directory in bench.pools().into_iter().map(|pool| pool.join(place)) {
-            for name in names(&directory) {
-                let left: Vec<_> = names(&directory.join(&name))
-                    .into_iter()
+            let there = names(&directory);
+            let (records, there): (BTreeSet<_>, _) =
+                there.into_iter().partition(|name| name.ends_with(".json"));
+            let there: BTreeSet<String> = there;
+            for name in &there {
+                let files = names(&directory.join(name));
+                let left: Vec<_> = files
+                    .iter()
                     .filter(|file| MARKS.contains(&file.as_str()) || file.ends_with(".new"))
                     .collect();
                 ensure!(left.is_empty(), "{place}/{name} has {left:?}");
-                found.insert(name);
+                let inside = ["volume.json", "snapshot.json"].iter().any(|record| files.contains(*record));
+                let beside = records.contains(&format!("{name}.json"));
+                ensure!(inside != beside, "{place}/{name} has no record, or two");
             }
+            let of_nothing =
+                records.iter().find(|name| name.strip_suffix(".json").is_none_or(|id| !there.contains(id)));
+            ensure!(of_nothing.is_none(), "{of_nothing:?} is a record of nothing");
+            found.extend(there);
         }
         ensure!(found == expected, "expected {expected:?} in {place}, found {found:?}");
     }

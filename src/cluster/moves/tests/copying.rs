@@ -119,8 +119,10 @@ async fn a_copy_has_the_parameters_of_both_classes() {
     world.ticks(LONG).await;
     let made = world.nodes.lock().made.first().cloned().expect("a copy");
     assert_eq!(made.mutable_parameters, [("directIO".to_owned(), "true".to_owned())].into());
-    let parameters = [("backend".to_owned(), "image".to_owned()), ("pool".to_owned(), "ssd".to_owned())];
-    assert_eq!(made.parameters, parameters.into());
+    let claim = ["pv/name", "pvc/name", "pvc/namespace"].map(|name| format!("csi.storage.k8s.io/{name}"));
+    let names: Vec<&str> = made.parameters.keys().map(String::as_str).collect();
+    assert_eq!(names, ["backend", &claim[0], &claim[1], &claim[2], "pool"]);
+    assert_eq!([&made.parameters["backend"], &made.parameters["pool"]], ["image", "ssd"]);
     let access =
         Access { fs_type: "xfs".to_owned(), modes: vec!["ReadWriteOnce".to_owned()], ..Access::default() };
     assert_eq!((made.access, made.bytes), (access, 1 << 30));

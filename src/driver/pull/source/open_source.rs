@@ -93,7 +93,7 @@ impl Driver {
         };
         let draft = self.draft(volume, id, name, purpose)?;
         self.cuts.begin(&draft.snapshot.id, *began);
-        let made = self.member(&draft).and_then(|member| self.cut(&[member], *consistency));
+        let made = self.member(&draft, None).and_then(|member| self.cut(&[member], *consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
         let made = made.and_then(|cut| self.describe_source(&cut));
         made.inspect(|description| self.cuts.touch(&description.handle.id)).map_err(|cause| {

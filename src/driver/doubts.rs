@@ -1,0 +1,169 @@
+//! Volumes and snapshots whose record a damaged state file may have lost. Calls on them are UNAVAILABLE until it is repaired; everything
+//! else is served.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::locks::guarded::Guarded;
+use super::{Driver, Pool};
+use crate::error::{Error, Result};
+use crate::inventory::{self, Entry, Place, Record};
+use crate::model::health::Trouble;
+use crate::model::{GroupSnapshotId, Phase, SnapshotId, VolumeId};
+use crate::store::{Damage, Store, Subject};
+
+/// Their ids, and those of groups.
+#[derive(Default)]
+pub(super) struct Doubts(Guarded<BTreeSet<String>>);
+
+impl Driver {
+    /// Finds what may be lost in a damaged state file: what lies in the pools and is not what the file says, and what its damaged
+    /// lines name. To be called for pools that nobody can use yet.
+    pub(super) fn find_doubts(&self, pools: &[Arc<Pool>]) {
+        let entries = self.entries(pools);
+        let Some(damage) = self.store.damage() else { return self.report_lost_state(&entries) };
+        let mut found = BTreeSet::new();
+        let mut certain = BTreeSet::new();
+        for entry in entries {
+            let ids = ids_of(&entry);
+            match self.agrees(&entry) {
+                true => certain.extend(ids),
+                false => found.extend(ids.into_iter().chain(self.recorded_at(&entry))),
+            }
+        }
+        let is_id = |word: &&String| {
+            word.parse::<VolumeId>().is_ok()
+                || word.parse::<SnapshotId>().is_ok()
+                || word.parse::<GroupSnapshotId>().is_ok()
+        };
+        found.extend(damage.words.iter().filter(is_id).cloned());
+        found.retain(|id| !certain.contains(id));
+        self.report_damage(damage, found.len());
+        self.doubts.0.lock().extend(found);
+    }
+
+    /// What lies in pools, if it is of use to know.
+    fn entries(&self, pools: &[Arc<Pool>]) -> Vec<Entry> {
+        if self.store.damage().is_none() && self.knows_something() {
+            return Vec::new();
+        }
+        let read = |pool: &Arc<Pool>| {
+            inventory::read(&self.os, &pool.name, &pool.path).unwrap_or_else(|error| {
+                tracing::warn!(pool = %pool.name, %error, "what lies in the pool is not known");
+                Vec::new()
+            })
+        };
+        pools.iter().flat_map(read).collect()
+    }
+
+    /// Reports whether the state file says the same as the record beside the data.
+    fn agrees(&self, entry: &Entry) -> bool {
+        let Record::Whole(beside) = &entry.record else { return false };
+        if beside.identity != *self.store.identity() {
+            return false;
+        }
+        match &beside.subject {
+            Subject::Volume(volume) => self.store.get(&volume.id).is_some_and(|recorded| {
+                recorded.directory().as_str() == entry.name
+                    && recorded.phase != Phase::Creating
+                    && Subject::of_volume(&recorded).agrees(&beside.subject)
+            }),
+            Subject::Snapshot(snapshot, group) => self.store.snapshot(&snapshot.id).is_some_and(|recorded| {
+                let of = |id: &GroupSnapshotId| {
+                    self.store.group(id).filter(|group| group.phase != Phase::Creating)
+                };
+                let recorded_group = group.as_ref().and_then(|group| of(&group.id));
+                recorded.phase != Phase::Creating
+                    && Subject::of_snapshot(&recorded, recorded_group.as_deref()).agrees(&beside.subject)
+            }),
+        }
+    }
+
+    /// The id that the state file has for a directory.
+    fn recorded_at(&self, entry: &Entry) -> Option<String> {
+        match entry.place {
+            Place::Snapshot => None, // it is that of the directory
+            Place::Volume => {
+                let volumes = self.store.volumes().into_iter();
+                let mut here = volumes.filter(|volume| volume.directory().as_str() == entry.name);
+                here.next().map(|volume| volume.id.to_string())
+            }
+        }
+    }
+
+    /// # Errors
+    /// UNAVAILABLE for what may have lost its record.
+    pub(super) fn expect_certain(&self, id: &str) -> Result<()> {
+        match self.doubts.0.lock().contains(id) {
+            false => Ok(()),
+            true => Err(Error::Unavailable(format!(
+                "the record of {id} may be lost, because the state file of node {:?} is damaged; run \"hostloop state repair\" there",
+                self.node_id()
+            ))),
+        }
+    }
+
+    /// What the damage of the state file means for callers.
+    pub(crate) fn troubles_of_state(&self) -> Option<Trouble> {
+        let damage = self.store.damage()?;
+        let doubts = self.doubts.0.lock().len();
+        Some(Trouble::degraded(
+            "StateFileDamaged",
+            format!(
+                "the state file is damaged at line {} ({}), and {doubts} volumes and snapshots are not available; stop the driver and run \
+                 \"hostloop state repair\" on this node",
+                damage.line, damage.reason
+            ),
+        ))
+    }
+
+    fn report_damage(&self, damage: &Damage, doubts: usize) {
+        let file = Store::file(&self.settings.data_dir);
+        tracing::error!(
+            file = %file.display(), line = damage.line, reason = damage.reason, lost = damage.lost, unavailable = doubts,
+            "the state file is damaged; what it does not say for sure is unavailable, and everything else is served. Stop the driver and run: {}",
+            self.command("repair")
+        );
+    }
+
+    /// Says once what to do about pools that hold volumes of this driver, and a state file that knows nothing.
+    fn report_lost_state(&self, entries: &[Entry]) {
+        let is_ours = |entry: &Entry| match &entry.record {
+            Record::Whole(beside) => beside.identity == *self.store.identity() && !entry.deleting,
+            _ => false,
+        };
+        let found: Vec<&Entry> = entries.iter().filter(|entry| is_ours(entry)).collect();
+        if let Some(first) = found.first() {
+            let file = Store::file(&self.settings.data_dir);
+            tracing::error!(
+                file = %file.display(), found = found.len(), first = %first.directory.display(),
+                "the state file has no record of the volumes and snapshots in the pools: it may be lost. Stop the driver and run: {}",
+                self.command("rebuild")
+            );
+        }
+    }
+
+    fn knows_something(&self) -> bool {
+        !self.store.is_empty() || !self.store.snapshots().is_empty()
+    }
+
+    /// The command with the flags of this driver.
+    fn command(&self, verb: &str) -> String {
+        let (node, data_dir) = (&self.settings.node_id, self.settings.data_dir.display());
+        format!(
+            "hostloop state {verb} --node-id {node} --data-dir {data_dir}, with the --pool of this driver"
+        )
+    }
+}
+
+/// The ids that an entry is of: that of its record, that of its group, and its name.
+fn ids_of(entry: &Entry) -> Vec<String> {
+    let mut ids = vec![entry.name.clone()];
+    if let Record::Whole(beside) = &entry.record {
+        match &beside.subject {
+            Subject::Volume(volume) => ids.push(volume.id.to_string()),
+            Subject::Snapshot(_, group) => ids.extend(group.as_ref().map(|group| group.id.to_string())),
+        }
+    }
+    ids
+}

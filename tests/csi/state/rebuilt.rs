@@ -1,0 +1,160 @@
+//! `hostloop state rebuild` after the file was lost, cut off, or exchanged with an older one.
+
+use super::*;
+use hostloop_fake_kernel::Kill;
+
+#[test]
+fn a_lost_file_is_rebuilt_under_running_pods() {
+    let mut world = World::new();
+    let before = world.seen();
+    let mounts = world.rig.kernel.mounts().len();
+    world.rig.kernel.remove_file(STATE).expect("remove");
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(report.good, "{}", report.text);
+    assert_eq!(world.seen(), before);
+    assert_eq!(world.rig.kernel.mounts().len(), mounts, "no pod has noticed");
+    world.check_data();
+}
+
+/// Also if a driver has started without the file, and has made further volumes.
+#[test]
+fn a_file_that_was_begun_anew_is_completed() {
+    let mut world = World::new();
+    world.start_without_state();
+    assert!(world.rig.ok(csi::ListVolumesRequest::default()).entries.is_empty());
+    let further = world.rig.made(create("further", block()));
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(report.good && report.text.contains("9 volumes and"), "{}", report.text);
+    let listed = world.seen().0.entries.into_iter().filter_map(|entry| entry.volume);
+    let listed: Vec<String> = listed.map(|volume| volume.volume_id).collect();
+    assert!(world.vols.iter().chain([&further]).all(|vol| listed.contains(&vol.id)), "{listed:?}");
+    world.check_data();
+}
+
+#[test]
+fn a_file_cut_off_at_any_line_is_rebuilt() {
+    let mut world = World::new();
+    let before = world.seen();
+    world.rig.start_again();
+    let whole = world.rig.kernel.read_file(STATE).expect("read");
+    let ends = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    for end in [0].into_iter().chain(ends) {
+        world.rig.kernel.kill();
+        world.rig.kernel.restart();
+        replace_state(&world, &whole[..end]);
+        let report = world.run(Verb::Rebuild, Wishes::default());
+        assert!(report.good, "{end}: {}", report.text);
+        assert_eq!(world.seen(), before, "cut off at {end}");
+    }
+    world.check_data();
+}
+
+#[test]
+fn an_older_file_is_brought_up_to_date() {
+    let mut world = World::new();
+    let older = world.rig.kernel.read_file(STATE).expect("read");
+    let vols = world.vols.clone();
+    let rig = &world.rig;
+    // The oldest has fewer volumes, and one that is gone by now.
+    let made = rig.made(create("later", block()));
+    rig.ok(csi::ControllerExpandVolumeRequest {
+        volume_id: vols[0].id.clone(),
+        capacity_range: range(2 * SIZE, 0),
+        ..Default::default()
+    });
+    rig.ok(vols[7].delete_request());
+    rig.ok(csi::ControllerModifyVolumeRequest {
+        volume_id: made.id.clone(),
+        mutable_parameters: map(&[("directIO", "false")]),
+        ..Default::default()
+    });
+    let before = world.seen();
+    world.rig.kernel.kill();
+    world.rig.kernel.restart();
+    replace_state(&world, &older);
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(report.good, "{}", report.text);
+    assert!(
+        report.text.contains("its directory is gone") && report.text.contains("its size is"),
+        "{}",
+        report.text
+    );
+    assert_eq!(world.seen(), before);
+}
+
+#[test]
+fn a_whole_file_is_left_as_it_is() {
+    let mut world = World::new();
+    let before = world.rig.kernel.read_file(STATE).expect("read");
+    for verb in [Verb::Check, Verb::Repair, Verb::Rebuild] {
+        let os = world.rig.kernel.restart();
+        let report = run(&os, &task(verb, true)).expect("it runs");
+        assert!(report.good, "{verb:?}: {}", report.text);
+        assert_eq!(world.rig.kernel.read_file(STATE).expect("read"), before, "{verb:?}");
+        world.rig.kernel.kill();
+    }
+    world.rig.start_again();
+}
+
+#[test]
+fn nothing_is_changed_without_yes() {
+    let world = World::new();
+    world.rig.kernel.remove_file(STATE).expect("remove");
+    let os = world.rig.kernel.restart();
+    world.rig.kernel.clear_steps();
+    for verb in [Verb::Check, Verb::Repair, Verb::Rebuild] {
+        let report = run(&os, &task(verb, false)).expect("it runs");
+        assert!(
+            !report.good && report.text.contains("recorded, as the record beside its data says"),
+            "{}",
+            report.text
+        );
+    }
+    assert_eq!(world.rig.kernel.steps().len(), 0);
+}
+
+#[test]
+fn a_running_driver_is_not_disturbed() {
+    let world = World::new();
+    let error = run(&world.rig.kernel.spawn(), &task(Verb::Rebuild, true)).expect_err("it is locked");
+    assert!(error.to_string().contains("stop the driver first"), "{error}");
+    let report = run(&world.rig.kernel.spawn(), &task(Verb::Check, false)).expect("reading is allowed");
+    assert!(report.good, "{}", report.text);
+}
+
+#[test]
+fn a_rebuild_can_end_at_any_step() {
+    let steps = {
+        let world = World::new();
+        world.rig.kernel.remove_file(STATE).expect("remove");
+        let os = world.rig.kernel.restart();
+        world.rig.kernel.clear_steps();
+        run(&os, &task(Verb::Rebuild, true)).expect("it runs");
+        world.rig.kernel.steps().len()
+    };
+    for n in 1..=steps {
+        for power in [false, true] {
+            let mut world = World::new();
+            let before = world.seen();
+            world.rig.kernel.remove_file(STATE).expect("remove");
+            let os = world.rig.kernel.restart();
+            world.rig.kernel.kill_at(n, Kill::Torn);
+            let _ = run(&os, &task(Verb::Rebuild, true));
+            assert!(world.rig.kernel.is_dead(), "step {n}");
+            if power {
+                world.rig.kernel.power_cut();
+            }
+            let report = world.run(Verb::Rebuild, Wishes::default());
+            assert!(report.good, "step {n}: {}", report.text);
+            if !power {
+                assert_eq!(world.seen(), before, "step {n}");
+                world.check_data();
+            }
+        }
+    }
+}
+
+pub(super) fn replace_state(world: &World, bytes: &[u8]) {
+    world.rig.kernel.remove_file(STATE).expect("remove");
+    world.rig.kernel.write_file(STATE, bytes).expect("write");
+}

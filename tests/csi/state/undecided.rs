@@ -1,0 +1,97 @@
+//! What is contradictory is left as it is, until somebody decides.
+
+use super::*;
+use crate::invariants::directory_of;
+use tonic::Code;
+
+fn only(id: &str) -> std::collections::BTreeSet<String> {
+    [id.to_owned()].into()
+}
+
+#[test]
+fn data_without_a_record_are_left_and_named() {
+    let mut world = World::new();
+    world.lose_state();
+    let vol = world.vols[0].clone();
+    let directory = directory_of(&world.rig.kernel, &vol.id).expect("a directory");
+    world.rig.kernel.write_file(format!("{directory}/volume.json"), b"{}\n").expect("write");
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(
+        !report.good && report.text.contains(&vol.id) && report.text.contains("LEFT AS IT IS"),
+        "{}",
+        report.text
+    );
+    world.rig.fails(Code::NotFound, csi::ControllerGetVolumeRequest { volume_id: vol.id.clone() });
+    world.rig.fails(Code::FailedPrecondition, vol.delete_request());
+    world.rig.rest(&vol);
+    world.rig.fails(Code::FailedPrecondition, vol.delete_request());
+    assert!(world.rig.kernel.exists(format!("{directory}/disk.img")));
+    let dropped = world.run(Verb::Rebuild, Wishes { drop: only(&vol.id), ..Wishes::default() });
+    assert!(dropped.good && world.rig.kernel.exists(format!("{directory}/disk.img")), "{}", dropped.text);
+}
+
+#[test]
+fn a_shorter_image_is_kept_if_somebody_says_so() {
+    let mut world = World::new();
+    world.lose_state();
+    let vol = world.vols[7].clone();
+    let directory = directory_of(&world.rig.kernel, &vol.id).expect("a directory");
+    let image = format!("{directory}/disk.img");
+    world.rig.kernel.spawn().images.set_size(image.as_ref(), SIZE as u64 / 2).expect("truncate");
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(!report.good && report.text.contains("its record says"), "{}", report.text);
+    world.run(Verb::Rebuild, Wishes { keep: only(&vol.id), ..Wishes::default() });
+    world.rig.ok(csi::ControllerGetVolumeRequest { volume_id: vol.id.clone() });
+    world.rig.fails(Code::FailedPrecondition, world.rig.stage_request(&vol));
+}
+
+#[test]
+fn a_directory_of_another_node_is_not_taken() {
+    let world = World::new();
+    world.lose_state();
+    let os = world.rig.kernel.restart();
+    let identity = Identity { driver: "hostloop.csi.dev".to_owned(), node_id: "other".to_owned() };
+    let report = run(&os, &Task { identity, ..task(Verb::Rebuild, true) }).expect("it runs");
+    assert!(!report.good && report.text.contains("0 volumes and 0 snapshots"), "{}", report.text);
+    assert!(report.text.contains(&format!("and node {NODE:?}")), "{}", report.text);
+}
+
+#[test]
+fn a_pool_that_is_not_there_stops_the_command() {
+    let world = World::new();
+    world.lose_state();
+    let os = world.rig.kernel.restart();
+    let mut task = task(Verb::Rebuild, true);
+    task.pools[1].1 = PathBuf::from("/nowhere");
+    let error = run(&os, &task).expect_err("a pool is missing");
+    assert!(error.to_string().contains("mount its disk"), "{error}");
+    assert!(!world.rig.kernel.exists(STATE));
+}
+
+/// DeleteVolume and DeleteSnapshot of what the state file has lost: the record beside the data says whose they are.
+#[test]
+fn a_lost_volume_is_deleted_by_its_own_record() {
+    let mut world = World::new();
+    let cut =
+        world.rig.snapshots().into_iter().find(|it| it.group_snapshot_id.is_empty()).expect("a snapshot");
+    let vols = world.vols.clone();
+    vols[..5].iter().for_each(|vol| world.rig.rest(vol));
+    world.start_without_state();
+    for vol in &vols {
+        world.rig.ok(vol.delete_request());
+        assert_eq!(directory_of(&world.rig.kernel, &vol.id), None, "{}", vol.id);
+    }
+    world.rig.ok(delete_snapshot(&cut.snapshot_id));
+    assert_eq!(directory_of(&world.rig.kernel, &cut.snapshot_id), None);
+}
+
+#[test]
+fn a_lost_volume_in_use_is_not_deleted() {
+    let mut world = World::new();
+    let vols = world.vols.clone();
+    world.start_without_state();
+    for vol in &vols[..5] {
+        world.rig.fails(Code::FailedPrecondition, vol.delete_request());
+        assert_eq!(world.rig.read(vol, 4), "text");
+    }
+}
