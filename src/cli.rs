@@ -4,6 +4,7 @@
 mod admin;
 mod bench;
 mod certs;
+mod inspect;
 mod peer;
 mod pool;
 mod selftest;
@@ -20,6 +21,10 @@ use clap_complete::Shell;
 pub use self::admin::{AdminCommand, ClusterArgs, EvacuateArgs, MoveArgs, PromoteArgs, StatusArgs, parse};
 pub use self::bench::{BenchArgs, Candidate};
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
+pub use self::inspect::{
+    InspectCommand, NodesArgs, Output, ScopeArgs, SnapshotsArgs, SortBy, SourceArgs, ViewArgs, VolumeArgs,
+    VolumesArgs,
+};
 pub use self::peer::StaticPeer;
 pub(crate) use self::pool::PoolArg;
 pub use self::selftest::{Check, SelftestArgs};
@@ -75,6 +80,8 @@ pub enum Command {
     /// Make and renew a CA and the certificates by which the processes of a cluster identify each other
     Certs(CertsArgs),
     #[command(flatten)]
+    Inspect(InspectCommand),
+    #[command(flatten)]
     Admin(AdminCommand),
     /// Print the script with which a shell completes commands and flags
     #[command(after_help = AFTER_COMPLETIONS)]
@@ -128,6 +135,11 @@ pub struct ServeArgs {
     /// longer part of the cluster. Repeat the flag for more nodes; in the environment variable, separate them with ;
     #[arg(long, env = "HOSTLOOP_FORGET_NODES", value_name = "NODE_ID", value_parser = Value(node_ids))]
     pub forget_node: Vec<List<String>>,
+
+    /// Role controller: an address of the loopback interface at which `hostloop volumes` and the like ask what is on the nodes,
+    /// through the API server (pods/portforward). Others than the processes of this pod do not reach it
+    #[arg(long, env = "HOSTLOOP_INSPECT_LISTEN", value_name = "IP:PORT", value_parser = Value(maybe(loopback)))]
+    pub inspect_listen: Option<Maybe<SocketAddr>>,
 
     /// Role controller in Kubernetes, with --peer-service: also move volumes as VolumeMoves ask, and keep standby copies. Of
     /// several controllers one does so, by a Lease in the Service's namespace

@@ -40,7 +40,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("register", &["server", "wire"]),
     ("selftest", &["wire", "model", "kernel", "config", "shutdown", "version"]),
     ("bench", &["selftest", "wire", "model", "kernel", "config", "shutdown"]),
-    ("admin", &["cli", "cluster", "model", "shutdown"]),
+    ("admin", &["cli", "cluster", "model", "server", "shutdown"]),
     ("telemetry", &[]),
     ("version", &[]),
     ("shutdown", &[]),

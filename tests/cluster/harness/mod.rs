@@ -96,6 +96,7 @@ impl Controller {
             driver_name: DRIVER.to_owned(),
             attach: true,
             tls_dir: PathBuf::from("/nowhere"),
+            inspect_listen: None,
             discovery: Discovery::Static(Vec::new()),
             forget_nodes: forget_nodes.iter().map(|id| (*id).to_owned()).collect(),
         };
