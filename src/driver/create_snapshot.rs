@@ -19,7 +19,7 @@ impl Driver {
     /// FAILED_PRECONDITION where the volume cannot be cut as asked for; RESOURCE_EXHAUSTED without room, or where the
     /// requirement names other nodes only. After any error nothing of the snapshot is left.
     pub fn create_snapshot(&self, request: CreateSnapshot) -> Result<Arc<Snapshot>> {
-        let CreateSnapshot { name, source_volume_id, consistency, topology } = request;
+        let CreateSnapshot { name, source_volume_id, consistency, topology, object } = request;
         let id = SnapshotId::of_name(&self.node_key, &name);
         let source = self.controller_id(&source_volume_id);
         let volume_key = source.as_ref().map(|source| (source.into(), Mode::Shared));
@@ -48,7 +48,7 @@ impl Driver {
             )));
         }
         let _turn = self.copy_turn()?;
-        let draft = self.draft(volume, id, name, Purpose::Caller)?;
+        let draft = self.draft(volume, id, name, Purpose::Caller(object))?;
         let made = self.member(&draft).and_then(|member| self.cut(&[member], consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
         let made = made.map_err(|cause| cause.after_undo(self.remove_snapshot(&draft.snapshot)))?;

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    Capability, Consistency, CopyOf, Phase, SizeRange, Volume, VolumeId, VolumeParameters, VolumeSource,
-    format_exactly,
+    Capability, Claim, Consistency, CopyOf, Phase, SizeRange, Volume, VolumeId, VolumeParameters,
+    VolumeSource, format_exactly,
 };
 
 /// What a new volume is to be; also for an inline volume.
@@ -34,6 +34,8 @@ pub(crate) struct Wanted {
     pub(super) generation: Option<u64>,
     /// Where an inline volume is published.
     pub(super) inline_target: Option<String>,
+    /// Whom it is for.
+    pub(super) claim: Option<Claim>,
 }
 
 impl Driver {
@@ -60,6 +62,7 @@ impl Driver {
             reservation,
             as_copy,
             generation,
+            claim,
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
         let mut keys = vec![((&id).into(), Mode::Exclusive)];
@@ -86,9 +89,9 @@ impl Driver {
             as_copy,
             generation,
             inline_target: None,
+            claim,
         };
-        let node = &self.settings.node_id;
-        let elsewhere = topology.is_some_and(|topology| !topology.allows(node));
+        let (node, elsewhere) = (self.node_id(), topology.is_some_and(|is| !is.allows(self.node_id())));
         match self.existing(&wanted)? {
             Some(_) if elsewhere => Err(Error::AlreadyExists(format!(
                 "volume {:?} exists on node {node:?}, which accessibility_requirements leave out",
@@ -193,8 +196,8 @@ impl Driver {
 
     /// The record of a new volume, with everything decided.
     fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
-        let Wanted { id, name, size, capabilities, parameters, as_copy, generation, inline_target, .. } =
-            wanted;
+        let Wanted { id, name, size, capabilities, parameters, as_copy, generation, .. } = wanted;
+        let (inline_target, claim) = (wanted.inline_target, wanted.claim);
         let copy_of = as_copy.then(|| first_cut(origin, generation)).transpose()?;
         let content = match origin {
             Some(origin) => origin.content_for(&parameters, &capabilities)?,
@@ -236,6 +239,7 @@ impl Driver {
             source: origin.map(|origin| origin.source.clone()),
             copy_of,
             inline_target,
+            claim,
             ..Volume::new(id, Phase::Creating, content, parameters)
         })
     }

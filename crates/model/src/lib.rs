@@ -47,7 +47,7 @@ pub use size::{
     GRANULARITY, SizeError, SizeRange, format_bytes, format_exactly, format_two, most_bytes, parse_quantity,
     rounded, with_margin,
 };
-pub use snapshot::{GroupSnapshot, Snapshot, Timestamp};
+pub use snapshot::{GroupSnapshot, Snapshot, SnapshotObject, Timestamp};
 pub use standby::Standby;
 pub use topology::{TopologyRequirement, check_topology_value};
-pub use volume::{Attachment, Moved, Phase, Retired, Volume, VolumeSource};
+pub use volume::{Attachment, Claim, Moved, Phase, Retired, Volume, VolumeSource};

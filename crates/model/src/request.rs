@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::pull::Way;
-use super::{Capability, Consistency, Modification, SizeRange, TopologyRequirement, VolumeParameters};
+use super::{
+    Capability, Claim, Consistency, Modification, SizeRange, SnapshotObject, TopologyRequirement,
+    VolumeParameters,
+};
 
 /// Most entries of one page of a list: with their usual sizes a third of the 4 MiB that a client takes.
 pub const MOST_ENTRIES: usize = 2000;
@@ -39,6 +42,8 @@ pub struct CreateVolume {
     pub as_copy: bool,
     /// How often the source of a copy has moved; `None` if the controller does not say so.
     pub generation: Option<u64>,
+    /// The claim that it is for, if the caller says so.
+    pub claim: Option<Claim>,
 }
 
 /// What decides on which node a CreateVolume is made.
@@ -83,6 +88,8 @@ pub struct CreateSnapshot {
     pub consistency: Consistency,
     /// Where the snapshot must be accessible from.
     pub topology: Option<TopologyRequirement>,
+    /// The VolumeSnapshot that it is for, if the caller says so.
+    pub object: Option<SnapshotObject>,
 }
 
 /// CSI ListSnapshots; all filters count together.

@@ -49,6 +49,18 @@ impl Timestamp {
     }
 }
 
+/// What a snapshot was made for, as external-snapshotter says it (`--extra-create-metadata`). Nothing is decided by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotObject {
+    /// The namespace of the VolumeSnapshot.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The name of the VolumeSnapshotContent.
+    pub content: String,
+}
+
 /// One snapshot. It has files of its own and outlives its source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -91,6 +103,9 @@ pub struct Snapshot {
     /// How often its source had moved when it was cut.
     #[serde(default, skip_serializing_if = "crate::volume::is_first")]
     pub generation: u64,
+    /// The VolumeSnapshot that it was made for, if its caller says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<SnapshotObject>,
 }
 
 impl Snapshot {

@@ -83,6 +83,25 @@ impl fmt::Display for VolumeSource {
     }
 }
 
+/// Whom a volume was made for, as external-provisioner says it (`--extra-create-metadata`). Nothing is decided by it: it tells people
+/// whose data these are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// The namespace of the PersistentVolumeClaim.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The name of the PersistentVolume.
+    pub persistent_volume: String,
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
 /// How a volume was replaced by its copy on another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -168,6 +187,9 @@ pub struct Volume {
     /// Where an inline volume is published, links resolved; `None` for a path that is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_target: Option<String>,
+    /// The claim that it was made for, if its caller says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
@@ -206,6 +228,7 @@ impl Volume {
             unsealed: 0,
             retired: None,
             inline_target: None,
+            claim: None,
             attachments: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -60,6 +60,18 @@ pub fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     given.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
+/// Returns what csi-provisioner tells a driver of the claim that a volume is for (`--extra-create-metadata`).
+pub fn metadata(volume: &PersistentVolume) -> impl Iterator<Item = (String, String)> {
+    let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+    let of_claim = |name: fn(&ObjectReference) -> Option<String>| claim.and_then(name);
+    let names = [
+        ("pvc/namespace", of_claim(|claim| claim.namespace.clone())),
+        ("pvc/name", of_claim(|claim| claim.name.clone())),
+        ("pv/name", volume.metadata.name.clone()),
+    ];
+    names.into_iter().filter_map(|(key, name)| Some((format!("{OF_KUBERNETES}{key}"), name?)))
+}
+
 /// A quantity in bytes, rounded up; `None` for what is no size.
 pub fn quantity(quantity: &Quantity) -> Option<u64> {
     let text = quantity.0.trim();
@@ -91,6 +103,24 @@ pub fn quantity(quantity: &Quantity) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_is_made_for_the_claim_of_its_volume() {
+        let mut volume = PersistentVolume::default();
+        volume.metadata.name = Some("pvc-1".to_owned());
+        let claim = ObjectReference {
+            namespace: Some("shop".to_owned()),
+            name: Some("db".to_owned()),
+            ..Default::default()
+        };
+        volume.spec.get_or_insert_default().claim_ref = Some(claim);
+        let names: BTreeMap<_, _> = metadata(&volume).collect();
+        let named = |key: &str| names.get(&format!("csi.storage.k8s.io/{key}")).map(String::as_str);
+        assert_eq!(
+            ["pvc/namespace", "pvc/name", "pv/name"].map(named),
+            [Some("shop"), Some("db"), Some("pvc-1")]
+        );
+    }
 
     #[test]
     fn quantities_are_bytes() {

@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::act::{Moves, Next, RETRY, Result};
-use super::claims::{access, bytes_of, parameters};
+use super::claims::{access, bytes_of, metadata, parameters};
 use super::copies::{NewCopy, Updated};
 use super::decide::{CALM, LONG, PRESSING, is_well};
 use super::nodes::{NodeError, PassRequest, Presence};
@@ -89,6 +89,7 @@ impl Moves {
         if let Some(pool) = &spec.target_pool {
             parameters.insert("pool".to_owned(), pool.clone());
         }
+        parameters.extend(metadata(&volume));
         let mutable_parameters = match self.attributes(&volume).await? {
             Ok(parameters) => parameters,
             Err(why) => return Ok(Err(why)),

@@ -9,7 +9,8 @@ use crate::driver::request::check;
 use crate::driver::{Driver, Pool, pools::directories};
 use crate::error::{Error, Result};
 use crate::model::{
-    Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
+    Format, GroupSnapshotId, Phase, Provisioning, Snapshot, SnapshotId, SnapshotObject, Timestamp, Volume,
+    VolumeId,
 };
 use crate::store::Durability;
 
@@ -25,13 +26,24 @@ pub(crate) struct Draft {
 
 /// Whom a snapshot is for.
 pub(crate) enum Purpose {
-    /// A caller who asked for it.
-    Caller,
+    /// A caller who asked for it, and for what.
+    Caller(Option<SnapshotObject>),
     Group(GroupSnapshotId),
     /// Another node, which makes this volume from it.
     Pull(VolumeId),
     /// The same, and it stays as long as this copy has its data.
     Copy(VolumeId),
+}
+
+impl Purpose {
+    /// Returns what the record says of it: the group, the volume that another node makes, the VolumeSnapshot.
+    fn recorded(self) -> (Option<GroupSnapshotId>, Option<VolumeId>, Option<SnapshotObject>) {
+        match self {
+            Purpose::Caller(object) => (None, None, object),
+            Purpose::Group(group) => (Some(group), None, None),
+            Purpose::Pull(target) | Purpose::Copy(target) => (None, Some(target), None),
+        }
+    }
 }
 
 impl Driver {
@@ -48,13 +60,9 @@ impl Driver {
         purpose: Purpose,
     ) -> Result<Draft> {
         // What another node pulls is gone soon, and is how a volume gets away from here.
-        let is_for_callers = matches!(purpose, Purpose::Caller | Purpose::Group(_));
+        let is_for_callers = matches!(purpose, Purpose::Caller(_) | Purpose::Group(_));
         let kept = matches!(purpose, Purpose::Copy(_));
-        let (group, pulled_for) = match purpose {
-            Purpose::Caller => (None, None),
-            Purpose::Group(group) => (Some(group), None),
-            Purpose::Pull(target) | Purpose::Copy(target) => (None, Some(target)),
-        };
+        let (group, pulled_for, object) = purpose.recorded();
         check::is_no_copy(&volume)?;
         let pool = self.pool_of(&volume)?;
         if is_for_callers {
@@ -91,6 +99,7 @@ impl Driver {
             // A pod that had the volume before it was sealed may still write.
             sealed: volume.moved_to.is_some() && self.expect_unused(&volume).is_ok(),
             generation: volume.generation,
+            object,
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
         let mut reservation = self.reserve_snapshot(&pool, &volume, share, bytes)?;

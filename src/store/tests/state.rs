@@ -318,6 +318,7 @@ fn snapshots_groups_and_cuts_are_found() {
         kept: false,
         sealed: false,
         generation: 0,
+        object: None,
     };
     store.put_snapshot(snapshot("snap", None)).unwrap();
     assert!(!store.has_cut(&id(1)), "a snapshot is no cut");

@@ -1,6 +1,6 @@
 //! Requests of the Controller service.
 
-use super::fields::{self, check_map, check_secrets, invalid};
+use super::fields::{self, Metadata, check_map, check_secrets, invalid};
 use super::{capability, mutable, parameters, snapshot, topology};
 use crate::error::{Error, Result};
 use crate::model::request::{
@@ -32,6 +32,7 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
         reservation: None,
         as_copy: false,
         generation: None,
+        claim: Metadata(&request.parameters).claim(),
     })
 }
 

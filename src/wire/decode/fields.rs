@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
-use crate::model::SizeRange;
 use crate::model::request::{Context, ListVolumes, MOST_ENTRIES};
+use crate::model::{Claim, SizeRange, SnapshotObject};
 use crate::wire::csi;
 
 /// Longest string in bytes, where a field does not say otherwise.
@@ -17,8 +17,38 @@ const PATH_LIMIT: usize = 4096;
 /// Keys and values of a map, or all entries of `mount_flags`, together in bytes.
 pub(super) const MAP_LIMIT: usize = 4096;
 
+/// Longest name of an object in Kubernetes (RFC 1123 subdomain).
+const OBJECT_NAME_LIMIT: usize = 253;
+
 /// Keys that Kubernetes adds to what the administrator or a pod's author wrote.
 pub(super) const KUBERNETES_PREFIX: &str = "csi.storage.k8s.io/";
+
+/// What external-provisioner and external-snapshotter tell of the objects that they act for (`--extra-create-metadata`).
+pub(super) struct Metadata<'a>(pub &'a HashMap<String, String>);
+
+impl Metadata<'_> {
+    /// Returns the claim that a volume is for, if all of its names are there.
+    pub(super) fn claim(&self) -> Option<Claim> {
+        let [namespace, name, persistent_volume] = self.names(["pvc/namespace", "pvc/name", "pv/name"])?;
+        Some(Claim { namespace, name, persistent_volume })
+    }
+
+    /// Returns the VolumeSnapshot that a snapshot is for, if all of its names are there.
+    pub(super) fn snapshot(&self) -> Option<SnapshotObject> {
+        let [namespace, name, content] =
+            self.names(["volumesnapshot/namespace", "volumesnapshot/name", "volumesnapshotcontent/name"])?;
+        Some(SnapshotObject { namespace, name, content })
+    }
+
+    fn names(&self, keys: [&str; 3]) -> Option<[String; 3]> {
+        let name = |key: &str| {
+            let name = self.0.get(&format!("{KUBERNETES_PREFIX}{key}"))?;
+            (!name.is_empty() && name.len() <= OBJECT_NAME_LIMIT).then(|| name.clone())
+        };
+        let [first, second, third] = keys.map(name);
+        Some([first?, second?, third?])
+    }
+}
 
 pub(super) fn invalid<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Invalid(message.into()))

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::fields::{self, check_map, check_secrets, invalid};
+use super::fields::{self, Metadata, check_map, check_secrets, invalid};
 use super::{consistency, topology};
 use crate::error::{Error, Result};
 use crate::model::Consistency;
@@ -41,6 +41,7 @@ pub fn create_snapshot(request: csi::CreateSnapshotRequest) -> Result<CreateSnap
         source_volume_id,
         consistency: snapshot_class(&request.parameters)?,
         topology: topology::requirement(request.accessibility_requirements)?,
+        object: Metadata(&request.parameters).snapshot(),
     })
 }
 

@@ -127,6 +127,7 @@ fn sample_snapshot(group: Option<GroupSnapshotId>) -> Snapshot {
         kept: false,
         sealed: false,
         generation: 0,
+        object: None,
     }
 }
 

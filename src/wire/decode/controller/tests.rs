@@ -1,7 +1,7 @@
 use super::super::samples::{block, map, mount};
 use super::*;
 use crate::model::request::{ListVolumes, MOST_ENTRIES, Source};
-use crate::model::{AccessMode, Settings};
+use crate::model::{AccessMode, Claim, Settings};
 
 fn create(change: impl FnOnce(&mut csi::CreateVolumeRequest)) -> Result<CreateVolume> {
     let mut request = csi::CreateVolumeRequest {
@@ -51,6 +51,23 @@ fn create_volume_reads_its_source() {
     assert_eq!(made.source, Some(Source::Volume("v".to_owned())));
     assert_eq!((made.consistency.freeze, made.consistency.freeze_timeout_ms), (false, 120_000));
     assert!(!made.parameters.discard);
+}
+
+#[test]
+fn create_volume_keeps_the_names_of_its_claim() {
+    let names = [("pvc/namespace", "shop"), ("pvc/name", "db"), ("pv/name", "pvc-1")];
+    let claim = |names: &[(&str, &str)]| {
+        let key = |name: &str| format!("csi.storage.k8s.io/{name}");
+        let parameters = names.iter().map(|(name, value)| (key(name), (*value).to_owned())).collect();
+        create(|r| r.parameters = parameters).expect("request").claim
+    };
+    let expected =
+        Claim { namespace: "shop".to_owned(), name: "db".to_owned(), persistent_volume: "pvc-1".to_owned() };
+    assert_eq!(claim(&names), Some(expected));
+    assert_eq!(claim(&names[..2]), None, "not all of them");
+    let with = |name: &str| claim(&[names[0], names[1], ("pv/name", name)]).is_some();
+    assert!(!with("") && !with(&"x".repeat(254)), "what is no name is no reason to refuse a volume");
+    assert!(with(&"x".repeat(253)));
 }
 
 #[test]

@@ -55,6 +55,17 @@ fn creating_a_snapshot_needs_its_fields() {
     assert_eq!((made.name.as_str(), made.source_volume_id.as_str()), ("snapshot/1", "any text"));
     assert_eq!(made.consistency, Consistency { freeze: true, freeze_timeout_ms: 500 });
     assert!(made.topology.expect("topology").allows("a"));
+    assert_eq!(made.object, None, "not all of its names");
+    let named = create(|r| {
+        let key = |name: &str| format!("csi.storage.k8s.io/{name}");
+        let names = ["volumesnapshot/namespace", "volumesnapshot/name", "volumesnapshotcontent/name"];
+        r.parameters = names.iter().map(|name| (key(name), (*name).to_owned())).collect();
+    });
+    let object = named.expect("request").object.expect("names");
+    assert_eq!(
+        [object.namespace, object.name, object.content],
+        ["volumesnapshot/namespace", "volumesnapshot/name", "volumesnapshotcontent/name"]
+    );
     let plain = create(|r| r.parameters.clear()).expect("request");
     assert_eq!(plain.consistency, Consistency::default());
     refused(create(|r| r.name.clear()), "name is missing");
