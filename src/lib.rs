@@ -29,7 +29,7 @@
 //! | [`hostloop_proto`] | A crate of its own: what is generated from `proto/`; [`wire`] re-exports it |
 //! | [`error`] | The driver's error: its variants are meanings, not sources |
 //! | [`selftest`] | A client of the driver that checks a machine |
-//! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them |
+//! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them, and show what is on the nodes |
 //! | [`mod@bench`] | A client of drivers that measures them, and what volumes give of a disk's speed |
 //!
 //! Only the edge is async: a handler makes one hop to the blocking pool, and everything below is plain synchronous Rust.

@@ -109,7 +109,9 @@ impl Source {
         for _ in 0..MOST_PAGES {
             let request = peer::ListDetailsRequest { node_id: node_id.to_owned(), token };
             let page = self.client().list_details(request).await.map(Response::into_inner);
-            let page = details::decode(page.map_err(|status| why(&status))?);
+            let page = details::decode(
+                page.map_err(|status| why(&status).replacen(&format!("node {node_id:?} "), "", 1))?,
+            );
             let DetailsPage { node, volumes, snapshots, next_token } = page;
             all.node = node.unwrap_or(all.node);
             all.volumes.extend(volumes);

@@ -1,11 +1,11 @@
 //! What a node says of its pools, volumes and snapshots, to the protocol between processes and back. 0 and an empty text stand
 //! for what is not known.
 
-use crate::model::Timestamp;
 use crate::model::details::{
-    ClaimOf, DetailedTrouble, DetailsPage, KnownNode, NodeDetails, ObjectOf, OnDisk, PoolBytes, PoolDetails,
-    SnapshotDetails, VolumeDetails,
+    DetailedTrouble, DetailsPage, KnownNode, NodeDetails, OnDisk, PoolBytes, PoolDetails, SnapshotDetails,
+    VolumeDetails,
 };
+use crate::model::{Claim, SnapshotObject, Timestamp};
 use crate::wire::peer;
 
 fn nanos(time: Option<Timestamp>) -> u64 {
@@ -118,7 +118,11 @@ fn decode_pool(pool: peer::PoolDetails) -> PoolDetails {
 }
 
 fn encode_volume(volume: VolumeDetails) -> peer::VolumeDetails {
-    let claim = volume.claim.unwrap_or_default();
+    let claim = volume.claim.unwrap_or(Claim {
+        namespace: String::new(),
+        name: String::new(),
+        persistent_volume: String::new(),
+    });
     let trouble = |trouble: DetailedTrouble| peer::DetailedTrouble {
         severity: trouble.severity,
         reason: trouble.reason,
@@ -174,7 +178,7 @@ fn decode_volume(volume: peer::VolumeDetails) -> VolumeDetails {
         },
         pods: volume.pods,
         troubles: volume.examined.then_some(troubles),
-        claim: text(volume.claim_name).map(|name| ClaimOf {
+        claim: text(volume.claim_name).map(|name| Claim {
             namespace: volume.claim_namespace,
             name,
             persistent_volume: volume.persistent_volume,
@@ -185,7 +189,11 @@ fn decode_volume(volume: peer::VolumeDetails) -> VolumeDetails {
 }
 
 fn encode_snapshot(snapshot: SnapshotDetails) -> peer::SnapshotDetails {
-    let object = snapshot.object.unwrap_or_default();
+    let object = snapshot.object.unwrap_or(SnapshotObject {
+        namespace: String::new(),
+        name: String::new(),
+        content: String::new(),
+    });
     peer::SnapshotDetails {
         id: snapshot.id,
         name: snapshot.name,
@@ -220,7 +228,7 @@ fn decode_snapshot(snapshot: peer::SnapshotDetails) -> SnapshotDetails {
             measured: time(snapshot.measured_ns),
         },
         created: time(snapshot.created_ns),
-        object: text(snapshot.snapshot_name).map(|name| ObjectOf {
+        object: text(snapshot.snapshot_name).map(|name| SnapshotObject {
             namespace: snapshot.namespace,
             name,
             content: snapshot.content_name,
@@ -257,7 +265,7 @@ mod tests {
                 reason: word("Slow"),
                 message: word("why"),
             }]),
-            claim: Some(ClaimOf { namespace: word("ns"), name: word("data"), persistent_volume: word("pv") }),
+            claim: Some(Claim { namespace: word("ns"), name: word("data"), persistent_volume: word("pv") }),
             generation: 3,
             unmeasured: Some(word("no disk")),
         }
@@ -279,7 +287,7 @@ mod tests {
             id: "s".to_owned(),
             disk: disk(),
             created: time(2),
-            object: Some(ObjectOf {
+            object: Some(SnapshotObject {
                 namespace: "a".to_owned(),
                 name: "b".to_owned(),
                 content: "c".to_owned(),

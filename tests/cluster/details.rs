@@ -47,7 +47,7 @@ async fn a_node_that_is_down_costs_its_own_answer() {
     let asked = ask(&cluster).await;
     assert_eq!((names(&asked[0]), names(&asked[2])), (Ok(vec!["one"]), Ok(vec![])));
     let why = names(&asked[1]).expect_err("it is down");
-    assert!(why.contains("node \"b\" cannot be reached"), "{why}");
+    assert!(why.starts_with("cannot be reached"), "{why}");
     assert!(asked[1].known.last_answer.is_some(), "it did answer once");
 }
 

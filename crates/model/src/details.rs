@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Timestamp;
+use super::{Claim, SnapshotObject, Timestamp};
 
 /// One page of what is on a node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -118,19 +118,11 @@ pub struct VolumeDetails {
     /// What is wrong with it; `None` if it was never examined.
     pub troubles: Option<Vec<DetailedTrouble>>,
     /// The claim and the PersistentVolume that it was made for.
-    pub claim: Option<ClaimOf>,
+    pub claim: Option<Claim>,
     /// How often it has moved.
     pub generation: u64,
     /// Why the last measurement failed.
     pub unmeasured: Option<String>,
-}
-
-/// The claim of a volume, as external-provisioner named it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClaimOf {
-    pub namespace: String,
-    pub name: String,
-    pub persistent_volume: String,
 }
 
 /// A trouble of a volume, as another process reads it.
@@ -162,18 +154,9 @@ pub struct SnapshotDetails {
     pub disk: OnDisk,
     pub created: Option<Timestamp>,
     /// The VolumeSnapshot that it was made for.
-    pub object: Option<ObjectOf>,
+    pub object: Option<SnapshotObject>,
     /// The group that it is a member of.
     pub group_id: Option<String>,
-}
-
-/// The VolumeSnapshot of a snapshot, as external-snapshotter named it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ObjectOf {
-    pub namespace: String,
-    pub name: String,
-    /// The VolumeSnapshotContent.
-    pub content: String,
 }
 
 /// A node, as the process that was asked knows it.

@@ -43,7 +43,8 @@ fn seconds(seconds: Option<u64>) -> Option<i64> {
 /// Returns the claim of a volume; of one that no claim can have, what it is.
 pub(super) fn claim(row: &VolumeRow) -> String {
     match (&row.claim, row.kind.as_str()) {
-        (Some(claim), _) => claim.clone(),
+        (Some(claim), "volume" | "") => claim.clone(),
+        (Some(claim), kind) => format!("{claim} ({kind})"),
         (None, "volume" | "") => "-".to_owned(),
         (None, kind) => format!("({kind})"),
     }

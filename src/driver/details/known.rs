@@ -18,10 +18,19 @@ pub(crate) struct Known {
 struct State {
     objects: HashMap<ObjectId, Measured>,
     pools: HashMap<PoolName, PoolBytes>,
-    /// When each measurement began that has not ended.
-    running: HashMap<PoolName, Instant>,
-    /// When the last one of each pool ended, and how long it took.
-    done: HashMap<PoolName, (Instant, Duration)>,
+    /// When each task began that has not ended.
+    running: HashMap<Task, Instant>,
+    /// When each task ended last, and how long it took.
+    done: HashMap<Task, (Instant, Duration)>,
+}
+
+/// What is done for an answer, each in a thread of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Task {
+    /// To measure a pool with what is in it.
+    Measure(PoolName),
+    /// To examine the health of volumes that no examination has seen yet.
+    Examine,
 }
 
 /// One volume or snapshot.
@@ -37,30 +46,30 @@ pub(crate) struct Measured {
 }
 
 impl Known {
-    /// Returns whether the caller is to measure the pool now: no other thread does, and the last measurement is a second old,
-    /// or older if it took long, so that measuring takes at most a twentieth of the time. [`Known::end`] ends it.
-    pub(super) fn begin(&self, pool: &PoolName) -> bool {
+    /// Returns whether the caller is to do the task now: no other thread does, and it was done a second ago, or longer ago if it
+    /// took long, so that it takes at most a twentieth of the time. [`Known::end`] ends it.
+    pub(super) fn begin(&self, task: &Task) -> bool {
         let mut state = self.lock();
-        let fresh = state.done.get(pool).is_some_and(|(ended, cost)| {
+        let fresh = state.done.get(task).is_some_and(|(ended, cost)| {
             ended.elapsed() < Duration::from_secs(1).max(cost.saturating_mul(20))
         });
-        if fresh || state.running.contains_key(pool) {
+        if fresh || state.running.contains_key(task) {
             return false;
         }
-        state.running.insert(pool.clone(), Instant::now());
+        state.running.insert(task.clone(), Instant::now());
         true
     }
 
-    /// Ends a measurement.
-    pub(super) fn end(&self, pool: &PoolName) {
+    /// Ends a task.
+    pub(super) fn end(&self, task: &Task) {
         let mut state = self.lock();
-        if let Some(began) = state.running.remove(pool) {
-            state.done.insert(pool.clone(), (Instant::now(), began.elapsed()));
+        if let Some(began) = state.running.remove(task) {
+            state.done.insert(task.clone(), (Instant::now(), began.elapsed()));
         }
         self.ended.notify_all();
     }
 
-    /// Waits until no measurement runs that began less than `patience` ago.
+    /// Waits until no task runs that began less than `patience` ago.
     pub(super) fn wait(&self, patience: Duration) {
         let mut state = self.lock();
         loop {
@@ -103,13 +112,15 @@ mod tests {
 
     #[test]
     fn a_pool_is_measured_by_one_thread_at_a_time() {
-        let (known, pool) = (Known::default(), PoolName::default());
+        let (known, pool) = (Known::default(), Task::Measure(PoolName::default()));
         assert!(known.begin(&pool));
         assert!(!known.begin(&pool), "it runs");
         let began = Instant::now();
         known.wait(Duration::from_millis(20));
         assert!(began.elapsed() >= Duration::from_millis(15), "it is waited for");
         known.wait(Duration::from_millis(1));
+        assert!(known.begin(&Task::Examine), "another task");
+        known.end(&Task::Examine);
         known.end(&pool);
         assert!(!known.begin(&pool), "it is fresh");
         known.wait(Duration::from_secs(60));

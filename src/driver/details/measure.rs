@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::known::{Known, Measured};
+use super::known::{Known, Measured, Task};
 use crate::backend::{Stats, VolumePaths, presence_of};
 use crate::driver::capacity::tally::Tally;
 use crate::driver::{Driver, Pool};
@@ -20,8 +20,8 @@ use crate::model::{ObjectId, PoolName, Snapshot, Timestamp, Volume, pod_uid_in};
 /// How long the caller waits for a measurement.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A measurement that runs; also a panic ends it.
-struct Running<'a>(&'a Known, &'a PoolName);
+/// A task that runs; also a panic ends it.
+struct Running<'a>(&'a Known, &'a Task);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -32,21 +32,33 @@ impl Drop for Running<'_> {
 impl Driver {
     /// Measures the pools with everything in them, and waits for that, but not for a disk that does not answer.
     pub(super) fn measure_details(self: &Arc<Self>) {
-        for name in self.pools.names() {
-            if !self.details.begin(&name) {
-                continue;
-            }
-            let (driver, pool) = (Arc::clone(self), name.clone());
-            let work = move || {
-                let _running = Running(&driver.details, &pool);
-                driver.measure_all_in(&pool);
-            };
-            if let Err(error) = std::thread::Builder::new().name("details".to_owned()).spawn(work) {
-                tracing::warn!(pool = %name, %error, "the volumes of a pool cannot be measured");
-                self.details.end(&name);
+        let mut tasks: Vec<Task> = self.pools.names().into_iter().map(Task::Measure).collect();
+        let is_new = |volume: &Arc<Volume>| volume.is_ready() && self.health.examined(&volume.id).is_none();
+        if self.store.volumes().iter().any(is_new) {
+            tasks.push(Task::Examine);
+        }
+        for task in tasks {
+            if self.details.begin(&task) {
+                self.begin(task);
             }
         }
         self.details.wait(PATIENCE);
+    }
+
+    /// Does a task in a thread of its own.
+    fn begin(self: &Arc<Self>, task: Task) {
+        let (driver, of_thread) = (Arc::clone(self), task.clone());
+        let work = move || {
+            let _running = Running(&driver.details, &of_thread);
+            match &of_thread {
+                Task::Measure(pool) => driver.measure_all_in(pool),
+                Task::Examine => driver.examine_volumes(),
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("details".to_owned()).spawn(work) {
+            tracing::warn!(?task, %error, "volumes cannot be looked at");
+            self.details.end(&task);
+        }
     }
 
     /// Measures one pool. What takes longest comes last.

@@ -130,7 +130,7 @@ impl Driver {
             disk: measured.disk,
             pods: measured.pods,
             troubles: troubles.map(|troubles| troubles.iter().map(trouble).collect()),
-            claim: None,
+            claim: volume.claim.clone(),
             generation: volume.generation,
             unmeasured: measured.error,
         }
@@ -152,7 +152,7 @@ impl Driver {
             size_bytes: snapshot.size_bytes,
             disk: self.details.get(&ObjectId::from(&snapshot.id)).disk,
             created: Some(snapshot.created),
-            object: None,
+            object: snapshot.object.clone(),
             group_id: snapshot.group.as_ref().map(ToString::to_string),
         }
     }

@@ -27,13 +27,26 @@ fn use_is_told_while_a_volume_is_mounted() {
     assert_eq!((seen.id.as_str(), seen.name.as_str()), (vol.id.as_str(), "fs"));
     assert_eq!((seen.phase.as_str(), seen.kind.as_str(), seen.backend.as_str()), ("ready", "volume", "loop"));
     assert!(seen.used_bytes.is_some() && seen.disk_bytes.is_some() && seen.measured_ns > 0, "{seen:?}");
-    assert_eq!(seen.unmeasured, "");
+    assert_eq!((seen.unmeasured.as_str(), seen.examined, seen.troubles.len()), ("", true, 0));
 
     let rig = Rig::new();
     rig.volume("fs", mount());
     let seen = only_volume(&rig);
     assert_eq!((seen.used_bytes, seen.unmeasured.as_str()), (None, ""), "nobody has mounted it");
     assert!(seen.disk_bytes.is_some());
+}
+
+#[test]
+fn the_claim_of_a_volume_is_told() {
+    let rig = Rig::new();
+    let key = |name: &str| format!("csi.storage.k8s.io/{name}");
+    let (namespace, name, volume) = (key("pvc/namespace"), key("pvc/name"), key("pv/name"));
+    rig.ok(create_with("v", &[(&namespace, "shop"), (&name, "data"), (&volume, "pv-1")]));
+    let seen = only_volume(&rig);
+    assert_eq!(
+        [&seen.claim_namespace, &seen.claim_name, &seen.persistent_volume].map(String::as_str),
+        ["shop", "data", "pv-1"]
+    );
 }
 
 #[test]
