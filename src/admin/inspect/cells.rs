@@ -50,7 +50,8 @@ pub(super) fn claim(row: &VolumeRow) -> String {
     }
 }
 
-fn names(names: &[String], most: usize) -> String {
+pub(super) fn names(names: Option<&Vec<String>>, most: usize) -> String {
+    let Some(names) = names else { return "?".to_owned() };
     let shown = names.iter().take(most).cloned().collect::<Vec<_>>().join(",");
     match names.len().saturating_sub(most) {
         _ if names.is_empty() => "-".to_owned(),
@@ -105,7 +106,7 @@ pub(super) fn volumes(rows: &[VolumeRow], all: bool, wide: bool) -> String {
             used(row),
             disk(row.disk_bytes, row.shared_bytes),
             count(row.snapshots),
-            names(&row.pods, if wide { usize::MAX } else { NAMES }),
+            names(row.pods.as_ref(), if wide { usize::MAX } else { NAMES }),
             row.health.clone(),
             age(row.age_seconds),
         ];

@@ -41,10 +41,12 @@ pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome 
         },
     };
     let asker = Asker::new(source.clone(), cluster);
+    // Whoever watches ends it when they have seen enough.
+    let interrupted = if command.view().watch { Outcome::Done } else { Outcome::Failed };
     let mut session = Session { asker, screen, command };
     tokio::select! {
         outcome = session.run() => outcome,
-        () = shutdown.requested() => Outcome::Done,
+        () = shutdown.requested() => interrupted,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::cells::{bytes, claim, disk, text, used};
+use super::cells::{bytes, claim, disk, names, text, used};
 use super::gather::Found;
 use super::snapshots::{self, SnapshotRow};
 use super::volumes::{VolumeRow, all_rows};
@@ -73,7 +73,7 @@ pub(super) fn describe(one: &OneVolume) -> String {
         ("Measured", measured),
         ("Moves", row.moves.map_or_else(|| "?".to_owned(), |moves| moves.to_string())),
         ("Age", age(row.age_seconds)),
-        ("Pods", if row.pods.is_empty() { "-".to_owned() } else { row.pods.join(", ") }),
+        ("Pods", names(row.pods.as_ref(), usize::MAX)),
         ("Health", row.health.clone()),
     ];
     let troubles = row.troubles.iter();

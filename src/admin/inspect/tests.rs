@@ -148,7 +148,20 @@ fn a_lost_volume_is_told_apart_from_an_unknown_one() {
     assert_eq!(lines.len(), 6);
     assert_eq!(lines[3], "web gone n1 - - 5 GiB ? ? ? - Missing 5m");
     assert_eq!(lines[4], "web lost n2 - - 5 GiB ? ? ? late-0 Unknown (node did not answer) 5m");
-    assert_eq!(lines[5], "- (copy) n1 default loop 5 GiB ? ? 0 - ? -");
+    assert_eq!(lines[5], "- (copy) n1 default loop 5 GiB ? ? 0 ? ? -");
+}
+
+#[test]
+fn pods_that_may_not_be_read_are_not_none() {
+    let mut found = found();
+    found.objects.pods = None;
+    let pods = |id: &str| {
+        let rows = super::volumes::all_rows(&found);
+        rows.into_iter().find(|row| row.id == id).expect("a row").pods
+    };
+    assert_eq!(pods("v1"), Some(vec!["uid-1".to_owned()]), "its node says so");
+    assert_eq!(pods("v2"), Some(Vec::new()), "its node says so");
+    assert_eq!((pods("v9"), pods("v3")), (None, None));
 }
 
 #[test]

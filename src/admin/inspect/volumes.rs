@@ -43,7 +43,7 @@ pub(super) struct VolumeRow {
     pub(super) unmeasured: Option<String>,
     pub(super) snapshots: Option<usize>,
     /// The names of the pods that have it; of those that the API server does not name, the uids.
-    pub(super) pods: Vec<String>,
+    pub(super) pods: Option<Vec<String>>,
     pub(super) health: String,
     pub(super) troubles: Vec<TroubleRow>,
     /// How often it has moved to another node.
@@ -154,7 +154,8 @@ impl<'a> Index<'a> {
                 ..VolumeRow::default()
             },
         };
-        row.pods = volume.pods.iter().map(by_uid).collect();
+        let is_known = volume.disk.measured.is_some();
+        row.pods = is_known.then(|| volume.pods.iter().map(by_uid).collect());
         if row.namespace.is_none() {
             let pods = volume.pods.iter().filter_map(|uid| self.pods.get(uid.as_str()));
             row.namespace = pods.map(|pod| pod.name.namespace.clone()).next();
@@ -170,12 +171,11 @@ impl<'a> Index<'a> {
             return;
         }
         let users = self.users.get(&(namespace.as_str(), claim.as_str())).into_iter().flatten();
-        for pod in users.map(|pod| &pod.name.name) {
-            if !row.pods.contains(pod) {
-                row.pods.push(pod.clone());
-            }
-        }
-        row.pods.sort();
+        let mut pods = row.pods.take().unwrap_or_default();
+        pods.extend(users.map(|pod| pod.name.name.clone()));
+        pods.sort();
+        pods.dedup();
+        row.pods = Some(pods);
     }
 }
 

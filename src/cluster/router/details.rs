@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::bytes::Bytes;
 use tonic::service::Routes;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::Router;
 use super::forward::Envelope;
@@ -73,6 +73,12 @@ impl Router {
         let missing = || Error::NotFound(format!("there is no node {node_id:?} in the cluster"));
         let member = members.with_id(&node_id).ok_or_else(missing)?;
         let page = self.pass_if_up::<peer::ListDetailsRequest>(member, &envelope, bytes).await;
-        page.map(Response::new)
+        page.map(Response::new).map_err(|status| match status.code() {
+            Code::DeadlineExceeded => {
+                let seconds = LIMIT.as_secs();
+                Error::Unavailable(format!("node {node_id:?} did not answer within {seconds} s")).into()
+            }
+            _ => status,
+        })
     }
 }
