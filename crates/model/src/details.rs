@@ -43,7 +43,7 @@ pub struct PoolDetails {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PoolBytes {
     pub measured: Timestamp,
-    /// Of its filesystem: all, in use by anybody, and not in use.
+    /// Of its filesystem: all, in use, by volumes or by others, and not in use.
     pub size: u64,
     pub used: u64,
     pub free: u64,

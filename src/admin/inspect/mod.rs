@@ -41,7 +41,7 @@ pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome 
         },
     };
     let asker = Asker::new(source.clone(), cluster);
-    // Whoever watches ends it when they have seen enough.
+    // Ctrl-C is the only end of --watch.
     let interrupted = if command.view().watch { Outcome::Done } else { Outcome::Failed };
     let mut session = Session { asker, screen, command };
     tokio::select! {

@@ -16,7 +16,7 @@ use crate::service::observe;
 use crate::service::table::{Answer, Table, add_peer, decode};
 use crate::wire::{details, peer};
 
-/// How long a node may take for a page. It is less than the caller waits (`cluster/details.rs`), who is told the reason then.
+/// How long a node may take for a page. The caller waits longer (`cluster/details.rs`), so that it gets the reason.
 const LIMIT: Duration = Duration::from_secs(4);
 
 impl Router {
