@@ -87,7 +87,10 @@ impl Cluster {
         namespace: Option<&str>,
     ) -> std::result::Result<Source, String> {
         let labelled = ListParams::default().labels(&format!("{CONTROLLER}={driver}"));
-        let found = self.in_namespace::<Pod>(namespace).list(&labelled).await.map_err(Failure::from);
+        let pods = self.in_namespace::<Pod>(namespace);
+        let found = timeout(PATIENCE, pods.list(&labelled)).await;
+        let late = |_| format!("the API server: no answer within {} s", PATIENCE.as_secs());
+        let found = found.map_err(late)?.map_err(Failure::from);
         let right = "list pods (--driver-namespace names the namespace of the controllers)";
         let mut pods = found.map_err(|error| untold(&error, right))?.items;
         pods.retain(is_running);
