@@ -1,10 +1,13 @@
 //! What people ask who look at a cluster: a controller has each node say what it has.
 
 use hostloop::cluster::details::{AskedNode, Source};
-use hostloop::wire::peer;
+use hostloop::selftest::client::Client;
+use hostloop::wire::{csi, peer};
+use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
+use tonic::transport::Endpoint;
 
-use crate::harness::{Cluster, Fault, fails, volume, within};
+use crate::harness::{Cluster, Controller, Fault, fails, volume, within};
 use crate::requests::MIB;
 
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -61,6 +64,22 @@ async fn a_node_that_hangs_costs_its_own_answer() {
     assert!(why.contains("did not answer"), "{why}");
     // It is not held against the node elsewhere.
     cluster.controller.create(volume("three", 64 * MIB, &["c"])).await.unwrap();
+}
+
+/// The way of a user with a kubeconfig, behind the API server.
+#[tokio::test]
+async fn a_port_for_people_answers_two_questions() {
+    let cluster = Cluster::start(&["a"]).await;
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let _other = Controller::start_with(&cluster.net, &cluster.directory, &[], Some(free)).await;
+    let connect = async || TcpStream::connect(free).await.unwrap();
+    let asked = Source::over(connect().await).await.unwrap().ask_all().await.unwrap();
+    assert_eq!(asked.iter().map(names).collect::<Vec<_>>(), [Ok(vec![])]);
+    let endpoint = Endpoint::from_shared(format!("http://{free}")).unwrap();
+    let client = Client::on(endpoint.connect_lazy());
+    fails(within(client.call(csi::ListVolumesRequest::default())).await, Code::Unimplemented, "");
+    fails(within(client.call(csi::ProbeRequest {})).await, Code::Unimplemented, "");
+    fails(within(client.call(peer::HelloRequest {})).await, Code::Unimplemented, "");
 }
 
 #[tokio::test]
