@@ -27,7 +27,9 @@ use crate::metrics::{Expiry, Health};
 use crate::model::{Limits, PoolKind, Settings};
 use crate::server::{self, Endpoint, Listener, Observer, Stop, Stopped};
 pub use crate::service::add_peer_services;
-use crate::service::{Behind, Gate, Permits, Starting, add_controller_services, add_node_services};
+use crate::service::{
+    Behind, Gate, Permits, Starting, add_controller_services, add_details_service, add_node_services,
+};
 use crate::shutdown::Shutdown;
 use crate::store::{Identity, Store};
 use crate::version;
@@ -104,6 +106,7 @@ fn assemble(settings: Settings, os: Os, limits: Limits, starting: &Starting) -> 
     let mut routes = Routes::builder();
     add_node_services(&driver, &mut routes);
     add_controller_services(&driver, &mut routes);
+    add_details_service(&driver, &mut routes);
     Ok(parts(&driver, routes.routes(), Routes::default()))
 }
 

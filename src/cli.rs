@@ -4,6 +4,8 @@
 mod admin;
 mod bench;
 mod certs;
+mod completions;
+mod inspect;
 mod peer;
 mod pool;
 mod selftest;
@@ -15,12 +17,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
-use clap_complete::Shell;
+use clap::{ArgAction, Args, Parser, Subcommand};
 
 pub use self::admin::{AdminCommand, ClusterArgs, EvacuateArgs, MoveArgs, PromoteArgs, StatusArgs, parse};
 pub use self::bench::{BenchArgs, Candidate};
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
+pub use self::completions::{CompletionsArgs, completions};
+pub use self::inspect::{
+    InspectCommand, NodesArgs, Output, ScopeArgs, SnapshotsArgs, SortBy, SourceArgs, ViewArgs, VolumeArgs,
+    VolumesArgs,
+};
 pub use self::peer::StaticPeer;
 pub(crate) use self::pool::PoolArg;
 pub use self::selftest::{Check, SelftestArgs};
@@ -49,12 +55,6 @@ Examples:
 
 Exit codes: 0 stopped cleanly, 1 could not start or had to interrupt running calls, 2 wrong flag or value.";
 
-const AFTER_COMPLETIONS: &str = "\
-Examples:
-  hostloop completions bash > /usr/share/bash-completion/completions/hostloop
-  hostloop completions zsh > /usr/local/share/zsh/site-functions/_hostloop
-  hostloop completions fish > /usr/share/fish/vendor_completions.d/hostloop.fish";
-
 /// A CSI driver that turns a directory on a node's disk into volumes with an enforced size.
 #[derive(Debug, Parser)]
 #[command(name = "hostloop", version = version::long(), about, after_help = AFTER_HELP)]
@@ -79,9 +79,11 @@ pub enum Command {
     /// Make and renew a CA and the certificates by which the processes of a cluster identify each other
     Certs(CertsArgs),
     #[command(flatten)]
+    Inspect(InspectCommand),
+    #[command(flatten)]
     Admin(AdminCommand),
     /// Print the script with which a shell completes commands and flags
-    #[command(after_help = AFTER_COMPLETIONS)]
+    #[command(after_help = completions::AFTER)]
     Completions(CompletionsArgs),
     /// Keep a filesystem frozen for the driver that starts this process, and thaw it whatever happens to the driver
     #[command(hide = true)]
@@ -132,6 +134,11 @@ pub struct ServeArgs {
     /// longer part of the cluster. Repeat the flag for more nodes; in the environment variable, separate them with ;
     #[arg(long, env = "HOSTLOOP_FORGET_NODES", value_name = "NODE_ID", value_parser = Value(node_ids))]
     pub forget_node: Vec<List<String>>,
+
+    /// Role controller: an address of the loopback interface at which `hostloop volumes` and the like ask what is on the nodes,
+    /// through the API server (pods/portforward). Others than the processes of this pod do not reach it
+    #[arg(long, env = "HOSTLOOP_INSPECT_LISTEN", value_name = "IP:PORT", value_parser = Value(maybe(loopback)))]
+    pub inspect_listen: Option<Maybe<SocketAddr>>,
 
     /// Role controller in Kubernetes, with --peer-service: also move volumes as VolumeMoves ask, and keep standby copies. Of
     /// several controllers one does so, by a Lease in the Service's namespace
@@ -301,20 +308,6 @@ pub struct OperationArgs {
     pub kubelet_endpoint: Option<String>,
 }
 
-#[derive(Debug, Args)]
-pub struct CompletionsArgs {
-    #[arg(value_name = "SHELL")]
-    pub shell: Shell,
-}
-
-/// Returns the script with which this shell completes commands and flags.
-pub fn completions(shell: Shell) -> Vec<u8> {
-    // clap_complete panics if it writes to a closed pipe.
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "hostloop", &mut script);
-    script
-}
-
 /// Flags of `hostloop freeze-guard`, which only the driver itself gives.
 #[derive(Debug, Args)]
 pub struct FreezeGuardArgs {
@@ -325,6 +318,8 @@ pub struct FreezeGuardArgs {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     #[test]
@@ -353,31 +348,6 @@ mod tests {
         assert!(help.contains("selftest") && !help.contains("freeze"), "{help}");
         let cli = Cli::try_parse_from(["hostloop", "freeze-guard", "--limit-ms", "250"]).unwrap();
         assert!(matches!(cli.command, Command::FreezeGuard(FreezeGuardArgs { limit_ms: 250 })));
-    }
-
-    #[test]
-    #[allow(
-        clippy::disallowed_methods,
-        clippy::disallowed_types,
-        reason = "bash says whether it can read its script"
-    )]
-    fn every_shell_completes_every_command() {
-        use clap::ValueEnum as _;
-        for shell in Shell::value_variants() {
-            let script = String::from_utf8(completions(*shell)).unwrap();
-            for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
-                assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
-            }
-            assert!(script.contains("max-volumes-per-node"), "{shell}");
-        }
-        let wrong = Cli::try_parse_from(["hostloop", "completions", "csh"]).unwrap_err();
-        let line = one_line(&wrong).unwrap();
-        assert!(line.contains("'csh'") && line.contains("bash, elvish, fish"), "{line}");
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("hostloop");
-        std::fs::write(&file, completions(Shell::Bash)).unwrap();
-        let read = std::process::Command::new("bash").arg("-n").arg(&file).output().unwrap();
-        assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     }
 
     #[test]

@@ -31,7 +31,7 @@
 //! | [`error`] | The driver's error: its variants are meanings, not sources |
 //! | [`state`] | `hostloop state`: makes a lost or damaged state file anew from what lies in the pools |
 //! | [`selftest`] | A client of the driver that checks a machine |
-//! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them |
+//! | [`admin`] | The commands for administrators: clients of the API server that ask for moves and follow them, and show what is on the nodes |
 //! | [`mod@bench`] | A client of drivers that measures them, and what volumes give of a disk's speed |
 //!
 //! Only the edge is async: a handler makes one hop to the blocking pool, and everything below is plain synchronous Rust.

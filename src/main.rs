@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use git_version::git_version;
 use hostloop::app::{self, Ended, StartError};
-use hostloop::cli::{AdminCommand, Command, completions, one_line, parse};
+use hostloop::cli::{Command, completions, one_line, parse};
 use hostloop::cluster::certs::{self, Task};
 use hostloop::config::{BenchConfig, Config, ConfigError, SelftestConfig, certs_task, state_task};
 use hostloop::kernel::host::host_name;
@@ -45,7 +45,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => BenchConfig::new(&args).map(|config| check(|end| bench::run(config, end))),
         Command::State(args) => state_task(&args, host_name()).map(|task| state(&task)),
         Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
-        Command::Admin(command) => return administer(command, program),
+        Command::Inspect(command) => return administer(program, |end| admin::inspect(command, end)),
+        Command::Admin(command) => return administer(program, |end| admin::run(command, program, end)),
         Command::Completions(args) => return print(&completions(args.shell)),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),
     };
@@ -110,11 +111,12 @@ fn check<F: Future<Output = bool>>(client: impl FnOnce(Shutdown) -> F) -> ExitCo
     }
 }
 
-/// A client of the API server.
-fn administer(command: AdminCommand, program: &'static str) -> ExitCode {
-    let ended = runtime().and_then(|runtime| {
-        runtime.block_on(async { Ok(admin::run(command, program, on_signals()?).await) })
-    });
+/// A client of the API server, or of a driver.
+fn administer<F: Future<Output = admin::Outcome>>(
+    program: &str,
+    client: impl FnOnce(Shutdown) -> F,
+) -> ExitCode {
+    let ended = runtime().and_then(|runtime| runtime.block_on(async { Ok(client(on_signals()?).await) }));
     match ended {
         Ok(outcome) => ExitCode::from(outcome as u8),
         Err(error) => {

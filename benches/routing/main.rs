@@ -145,6 +145,7 @@ async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Cl
         driver_name: DRIVER.to_owned(),
         attach: false,
         tls_dir: "/nowhere".into(),
+        inspect_listen: None,
         discovery: Discovery::Static(Vec::new()),
         forget_nodes: Default::default(),
     };

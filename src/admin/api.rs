@@ -1,5 +1,7 @@
 //! The calls of the API server that the commands make, each with the right that it needs (docs/moving.md).
 
+pub(super) mod inspect;
+
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::time::Duration;

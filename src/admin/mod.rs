@@ -1,4 +1,5 @@
-//! `hostloop move`, `evacuate`, `status` and `promote`: what administrators do with the volumes of a cluster. They create and
+//! What administrators do with the volumes of a cluster. `hostloop volumes`, `volume`, `snapshots` and `nodes` show what there is
+//! (`inspect/`). `hostloop move`, `evacuate`, `status` and `promote` create and
 //! delete VolumeMoves, and follow what the controller (`cluster/moves/`) writes into them and into VolumeReplicas. They keep
 //! nothing: each command can be ended and started again.
 
@@ -6,6 +7,7 @@ mod api;
 mod ask;
 mod evacuate;
 mod follow;
+mod inspect;
 mod promote;
 mod screen;
 mod seen;
@@ -22,7 +24,7 @@ use self::follow::Follow;
 use self::screen::Screen;
 use self::seen::Name;
 use self::wait::{Until, Waited};
-use crate::cli::{AdminCommand, ClusterArgs, MoveArgs};
+use crate::cli::{AdminCommand, ClusterArgs, InspectCommand, MoveArgs};
 use crate::cluster::moves::resources::{Target, VolumeMoveSpec, When};
 use crate::shutdown::Shutdown;
 
@@ -62,6 +64,11 @@ pub fn run(
             }
         }
     })
+}
+
+/// Runs a command that shows what is in the cluster. The future is boxed as that of [`run`] is.
+pub fn inspect(command: InspectCommand, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    Box::pin(inspect::run(command, shutdown))
 }
 
 fn args_of(command: &AdminCommand) -> &ClusterArgs {

@@ -106,6 +106,16 @@ impl Screen {
         let _ = writeln!(self.out, "{line}").and_then(|()| self.out.flush());
     }
 
+    /// Prints all there is to see. With `again`, a terminal shows it in place of what it showed before.
+    pub(super) fn page(&mut self, text: &str, again: bool) {
+        if again && self.style == Style::Bars {
+            let _ = write!(self.out, "\x1b[H\x1b[2J");
+        }
+        if !text.is_empty() {
+            self.line(text);
+        }
+    }
+
     fn clear(&mut self) {
         if self.drawn > 0 {
             let _ = write!(self.out, "\x1b[{}A\r\x1b[J", self.drawn).and_then(|()| self.out.flush());

@@ -1,13 +1,16 @@
 //! The role `controller`.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt as _;
 use futures_util::future::FusedFuture as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::node::{Watching, certificates, expiry};
@@ -25,7 +28,7 @@ use crate::config::{ControllerSettings, Discovery, StaticPeer};
 use crate::kernel::host::host_name;
 use crate::metrics::{Health, MoveFigures};
 use crate::model::MoveLimits;
-use crate::server;
+use crate::server::{self, Listener, Observer, Stop};
 use crate::shutdown::Shutdown;
 use crate::version::{self, Origin};
 
@@ -71,7 +74,8 @@ pub async fn run_controller(
     signer: Signer,
 ) -> Result<Ended, StartError> {
     let Outside { server, operation, shutdown, certificate, api } = outside;
-    let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, .. } = settings;
+    let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, inspect_listen, .. } =
+        settings;
     let Origin { commit, tree } = version::origin();
     tracing::info!(version = version::VERSION, commit, tree, driver = driver_name, "starting a controller");
     let driver = driver_name.clone();
@@ -95,8 +99,10 @@ pub async fn run_controller(
     if let Some(metrics) = metrics.metrics() {
         metrics.attach_moves(Arc::new(move || counted(&figures)));
     }
+    let inspected = inspect_listener(inspect_listen).await?;
     let listener = listen(&server).await?;
     let (_running, end) = Shutdown::new();
+    let inspecting = serve_inspection(inspected, &router, stop(&server, &shutdown, &end), metrics.observer());
     let serving =
         server::serve(listener, router.routes(), stop(&server, &shutdown, &end), metrics.observer());
     let mut moving = pin!(moving.fuse());
@@ -104,6 +110,7 @@ pub async fn run_controller(
         tokio::select! {
             stopped = serving => stopped,
             never = metrics.serve() => match never {},
+            never = inspecting => match never {},
         }
     };
     // The leader releases its Lease while running calls end. The process waits for both.
@@ -116,6 +123,29 @@ pub async fn run_controller(
         let _ = timeout(GIVEN_BACK, moving).await;
     }
     Ok(Ended { stopped, failure: None, data_dir: None })
+}
+
+/// Listens where people ask what is on the nodes.
+async fn inspect_listener(address: Option<SocketAddr>) -> Result<Option<Listener>, StartError> {
+    let Some(address) = address else { return Ok(None) };
+    let wrong = |source| StartError::InspectListen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(wrong)?;
+    let address = listener.local_addr().map_err(wrong)?;
+    tracing::info!(%address, "listening for those who look at the cluster");
+    Ok(Some(Listener::of_tcp(listener)))
+}
+
+/// Answers people until it is dropped: their calls are short, and nothing is lost with them.
+async fn serve_inspection(
+    listener: Option<Listener>,
+    router: &Router,
+    stop: Stop,
+    observer: Option<Arc<dyn Observer>>,
+) -> Infallible {
+    if let Some(listener) = listener {
+        server::serve(listener, router.details_routes(), stop, observer).await;
+    }
+    pending().await
 }
 
 /// The time that the end of the process waits for the release of the Lease.

@@ -22,7 +22,7 @@ use crate::kernel::Os;
 use crate::metrics::Expiry;
 use crate::model::{NodeKey, Settings};
 use crate::server::{Observer, Stop, Stopped, serve_peers};
-use crate::service::{Behind, NoPermits, Permits, Starting, add_node_services};
+use crate::service::{Behind, NoPermits, Permits, Starting, add_details_service, add_node_services};
 use crate::shutdown::Shutdown;
 
 /// Serves Identity and Node on the socket, and what controllers and other nodes call on the port for them.
@@ -83,8 +83,9 @@ where
         None => (None, Arc::new(NoPermits)),
     };
     let runtime = Handle::current();
+    let certificate_end = outside.certificate.clone();
     let assemble = move |settings, os, limits, starting: &Starting| {
-        let driver = open(settings, os, starting)?.with_limits(limits);
+        let driver = open(settings, os, starting)?.with_limits(limits).with_certificate_end(certificate_end);
         let driver = Arc::new(match sources {
             Some(sources) => driver.with_remote_sources(sources),
             None => driver,
@@ -92,6 +93,7 @@ where
         runtime.spawn(watch_sources(Arc::clone(&driver)));
         let mut routes = Routes::builder();
         add_node_services(&driver, &mut routes);
+        add_details_service(&driver, &mut routes);
         let peer_routes = peer_routes(&driver, permits);
         Ok::<Parts, StartError>(parts(&driver, routes.routes(), peer_routes))
     };

@@ -103,6 +103,13 @@ pub enum StartError {
         /// What is wrong.
         problem: String,
     },
+    /// The port for those who look at the cluster.
+    #[error("listen on {address}: {source} (--inspect-listen)")]
+    InspectListen {
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// Controllers cannot reach the node.
     #[error("listen on {address}: {source} (--peer-listen)")]
     PeerListen {

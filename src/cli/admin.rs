@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use super::inspect::InspectCommand;
 use super::value::{driver_name, truth};
 use super::wrong::Value;
 use super::{Cli, Command};
@@ -70,7 +71,7 @@ Examples:
 Exit codes: 0 the claims have their copies, 1 no copy, refused, failed or interrupted, 2 wrong flag or value, or --yes was \
 missing.";
 
-/// What administrators do with the volumes of a cluster, over its API server.
+/// What administrators do with the volumes of a cluster.
 #[derive(Debug, Subcommand)]
 pub enum AdminCommand {
     /// Move the volumes of claims to another node while pods use them
@@ -212,10 +213,18 @@ pub struct PromoteArgs {
 /// The kubectl plug-in: the commands for administrators, and nothing else.
 #[derive(Debug, Parser)]
 #[command(name = PLUGIN, bin_name = AS_PLUGIN, version = version::long())]
-#[command(about = "Moves volumes of hostloop between nodes while pods use them")]
+#[command(about = "Shows volumes of hostloop, and moves them between nodes while pods use them")]
 struct Plugin {
     #[command(subcommand)]
-    command: AdminCommand,
+    command: PluginCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PluginCommand {
+    #[command(flatten)]
+    Inspect(InspectCommand),
+    #[command(flatten)]
+    Admin(AdminCommand),
 }
 
 /// Reads a command line. The first word is the name by which the binary was called: as `kubectl-hostloop`, it has the
@@ -230,7 +239,11 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Command, &'st
         return Ok((Cli::try_parse_from(words)?.command, "hostloop"));
     }
     let matches = plugin().try_get_matches_from(words)?;
-    Ok((Command::Admin(Plugin::from_arg_matches(&matches)?.command), AS_PLUGIN))
+    let command = match Plugin::from_arg_matches(&matches)?.command {
+        PluginCommand::Inspect(command) => Command::Inspect(command),
+        PluginCommand::Admin(command) => Command::Admin(command),
+    };
+    Ok((command, AS_PLUGIN))
 }
 
 /// The plug-in's commands, whose examples call it as its users do.
@@ -249,12 +262,12 @@ fn claim(text: &str) -> Result<String, String> {
     object(kinds.iter().find_map(|kind| text.strip_prefix(kind)).unwrap_or(text))
 }
 
-fn pool(text: &str) -> Result<String, String> {
+pub(super) fn pool(text: &str) -> Result<String, String> {
     text.parse::<PoolName>().map(|name| name.to_string()).map_err(|error| error.to_string())
 }
 
 /// A name of an object of Kubernetes.
-fn object(text: &str) -> Result<String, String> {
+pub(super) fn object(text: &str) -> Result<String, String> {
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     let end = |c: char| c.is_ascii_alphanumeric();
     if text.len() <= 253 && text.chars().all(fine) && text.starts_with(end) && text.ends_with(end) {
@@ -322,7 +335,7 @@ mod tests {
     #[test]
     fn the_help_of_the_plug_in_calls_it_as_its_users_do() {
         let help = |line: &str| read(line).unwrap_err().to_string();
-        for command in ["move", "evacuate", "status", "promote"] {
+        for command in ["move", "evacuate", "status", "promote", "volumes", "volume", "snapshots", "nodes"] {
             let text = help(&format!("kubectl-hostloop {command} --help"));
             assert!(text.contains(&format!("Usage: kubectl hostloop {command}")), "{text}");
             let examples = text.lines().filter(|line| line.trim().starts_with("hostloop"));

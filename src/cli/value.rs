@@ -205,6 +205,17 @@ pub(super) fn shutdown_timeout(text: &str) -> Result<Duration> {
         .ok_or_else(|| format!("{text:?} is not a whole number of seconds from 0 to {MAX_SHUTDOWN}"))
 }
 
+/// An address that only processes of this machine, or of this pod, reach.
+pub(super) fn loopback(text: &str) -> Result<SocketAddr> {
+    match address(9811)(text) {
+        Ok(address) if address.ip().is_loopback() => Ok(address),
+        Ok(_) => Err(format!("{text:?} can be reached from outside; use 127.0.0.1:PORT or [::1]:PORT")),
+        Err(_) => {
+            Err(format!("{text:?} is not an address; use IP:PORT such as 127.0.0.1:9811 or [::1]:9811"))
+        }
+    }
+}
+
 /// An address to listen on. The port is the one of the example.
 pub(super) fn address(port: u16) -> impl Fn(&str) -> Result<SocketAddr> + Clone {
     move |text| {

@@ -48,6 +48,8 @@ pub struct ControllerSettings {
     /// The directory with the certificates.
     pub tls_dir: PathBuf,
     pub discovery: Discovery,
+    /// Where people ask what is on the nodes: an address of the loopback interface.
+    pub inspect_listen: Option<SocketAddr>,
     /// Node ids whose volumes and snapshots are given up once the node is gone.
     pub forget_nodes: BTreeSet<String>,
     /// The namespace of the Lease by which one of several controllers moves volumes; `None` where none does.
@@ -71,7 +73,7 @@ const NODE: &[RoleName] = &[RoleName::Node];
 const CONTROLLER: &[RoleName] = &[RoleName::Controller];
 
 /// Every flag that belongs to some roles only: its field in [`ServeArgs`], whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 25] {
+fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 26] {
     let operation = &args.operation;
     [
         ("peer_listen", args.peer_listen.is_some(), NODE),
@@ -79,6 +81,7 @@ fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 25] {
         ("peer", args.peer.iter().flatten().next().is_some(), CONTROLLER),
         ("peer_service", args.peer_service.is_some(), CONTROLLER),
         ("forget_node", args.forget_node.iter().flatten().next().is_some(), CONTROLLER),
+        ("inspect_listen", matches!(args.inspect_listen, Some(Some(_))), CONTROLLER),
         ("moves", args.moves, CONTROLLER),
         ("move_limits", matches!(args.move_limits, Some(Some(_))), CONTROLLER),
         ("node_id", args.node_id.is_some(), VOLUMES),
@@ -128,6 +131,7 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
             attach: args.attach,
             tls_dir: tls_dir(),
             discovery: discovery(args)?,
+            inspect_listen: args.inspect_listen.flatten(),
             forget_nodes: args.forget_node.iter().flatten().cloned().collect(),
             moves: moves(args)?,
             move_limits: move_limits(args)?,

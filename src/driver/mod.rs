@@ -19,6 +19,7 @@ mod create_volume_group_snapshot;
 mod delete_snapshot;
 mod delete_volume;
 mod delete_volume_group_snapshot;
+mod details;
 mod doubts;
 mod figures;
 mod get_capacity;
@@ -64,7 +65,7 @@ pub(crate) use request::token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::backend::{Place, Uses, VolumePaths};
 use crate::error::{Busy, Error, OsContext, Result, Subject};
@@ -78,6 +79,9 @@ use locks::{Guard, Key, Locks, Mode, Taken, attachments, reservations, turns};
 use pools::enforce;
 use publish::{binds, inline, orphans};
 use pull::source;
+
+/// Returns when a certificate ends. Never waits, and touches no disk.
+pub type CertificateEnd = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// The driver of one node: everything it needs was handed in.
 pub struct Driver {
@@ -109,6 +113,8 @@ pub struct Driver {
     late_records: records::Late,
     doubts: doubts::Doubts,
     recent_cuts: source::RecentCuts,
+    details: details::Known,
+    certificate_end: Option<CertificateEnd>,
     ready: AtomicBool,
 }
 
@@ -145,6 +151,8 @@ impl Driver {
             late_records: records::Late::default(),
             doubts: doubts::Doubts::default(),
             recent_cuts: source::RecentCuts::default(),
+            details: details::Known::default(),
+            certificate_end: None,
             ready: AtomicBool::new(false),
         }
     }
@@ -161,6 +169,12 @@ impl Driver {
     #[must_use]
     pub fn with_remote_sources(self, sources: Arc<dyn RemoteSources>) -> Self {
         Driver { remote_sources: Some(sources), ..self }
+    }
+
+    /// Lets the driver say when the certificate ends that the node shows to its peers.
+    #[must_use]
+    pub fn with_certificate_end(self, certificate_end: Option<CertificateEnd>) -> Self {
+        Driver { certificate_end, ..self }
     }
 
     /// The node's id.

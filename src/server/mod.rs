@@ -77,6 +77,11 @@ impl Listener {
         Ok(Listener(inner))
     }
 
+    /// Serves what connects to a port that is listened on already.
+    pub fn of_tcp(listener: TcpListener) -> Self {
+        Listener(Inner::Tcp(listener))
+    }
+
     /// The TCP address in use, where that is what it listens on: port 0 has become a real one.
     pub fn tcp_address(&self) -> Option<std::net::SocketAddr> {
         match &self.0 {

@@ -17,7 +17,7 @@ use crate::wire::rpc::{Rpc, Streaming, Unary};
 use crate::wire::{csi, peer};
 
 /// What the driver has to do for a call whose request was checked. It can be tried again.
-pub(crate) type Work<T> = Arc<dyn Fn(&Driver) -> Result<T> + Send + Sync>;
+pub(crate) type Work<T> = Arc<dyn Fn(&Arc<Driver>) -> Result<T> + Send + Sync>;
 /// The same for an answer of many messages.
 pub(crate) type StreamWork<T> = Box<dyn FnOnce(&Driver, Emit<'_, T>) -> Result<()> + Send>;
 /// Returns what a permit grants to the caller.
@@ -265,7 +265,7 @@ macro_rules! declare {
                 $(let $metadata = _metadata;)?
                 let checked: Result<_> = $check;
                 let wanted = checked?;
-                Ok(std::sync::Arc::new(move |$driver: &Driver| {
+                Ok(std::sync::Arc::new(move |$driver: &std::sync::Arc<Driver>| {
                     let $wanted = wanted.clone();
                     $work
                 }))

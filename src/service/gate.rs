@@ -147,7 +147,8 @@ impl Gate {
             routes.add_service(GroupControllerDoor(self.clone()));
             routes.add_service(SnapshotMetadataDoor(self.clone()));
         }
-        if behind == Behind::Peers {
+        // On the socket only the questions of people who look at the node.
+        if behind != Behind::Nothing {
             routes.add_service(PeerDoor(self.clone()));
         }
         routes.routes()

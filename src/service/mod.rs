@@ -34,7 +34,7 @@ pub use gate::{Behind, Gate, Starting};
 pub(crate) use observe::{observe, observe_made};
 pub use peer::peer_callers;
 pub use permit::{NoPermits, Permits};
-pub use serve::{add_controller_services, add_node_services, add_peer_services};
+pub use serve::{add_controller_services, add_details_service, add_node_services, add_peer_services};
 pub use status::MOVED_TO;
 pub use status::code;
 
@@ -77,7 +77,7 @@ const STUCK_PAUSE: Duration = Duration::from_secs(2);
 /// the volume's lock and is answered ABORTED until the work has ended.
 async fn run<T, F>(driver: &Arc<Driver>, work: F) -> Result<T, Status>
 where
-    F: FnOnce(&Driver) -> Result<T> + Send + 'static,
+    F: FnOnce(&Arc<Driver>) -> Result<T> + Send + 'static,
     T: Send + 'static,
 {
     ready_to_serve(driver)?;

@@ -10,7 +10,9 @@ use super::permit;
 use super::stream::Emit;
 use crate::driver::Driver;
 use crate::error::Result;
-use crate::wire::{peer, pull, reserve};
+use crate::model::Timestamp;
+use crate::model::details::KnownNode;
+use crate::wire::{details, peer, pull, reserve};
 
 declare! { each of peer;
     question HelloRequest = |facts| peer::HelloResponse {
@@ -164,6 +166,23 @@ declare! { each of peer;
         work: |driver, cuts| {
             let released = cuts.iter().try_for_each(|(volume, copy)| driver.release_cuts(volume, copy));
             released.map(|()| peer::ReleaseCutsResponse {})
+        };
+    }
+    // People look at the cluster.
+    question ListNodesRequest = |facts| {
+        let itself = facts.node.map(|node| details::encode_known(KnownNode {
+            node_id: node.node_id.clone(),
+            address: None,
+            last_answer: Some(Timestamp::now()),
+        }));
+        peer::ListNodesResponse { nodes: itself.into_iter().collect(), version: env!("CARGO_PKG_VERSION").to_owned() }
+    };
+    call ListDetailsRequest {
+        logs: "node.id" = node_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| Ok((request.node_id, Some(request.token).filter(|token| !token.is_empty())));
+        work: |driver, (node_id, token)| {
+            driver.list_details(&node_id, token.as_deref()).map(details::encode)
         };
     }
 }

@@ -3,15 +3,14 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use crate::model::pod_uid_in;
+
 /// Keys of the volume context that kubelet adds (podInfoOnMount of CSIDriver), and the fields of the span.
 const KEYS: [(&str, &str); 3] = [
     ("csi.storage.k8s.io/pod.namespace", "pod.namespace"),
     ("csi.storage.k8s.io/pod.name", "pod.name"),
     ("csi.storage.k8s.io/pod.uid", "pod.uid"),
 ];
-
-/// The longest UID: that of a static pod has 32 digits, any other 36.
-const LONGEST_UID: usize = 64;
 
 type Field<'a> = (&'static str, Cow<'a, str>);
 
@@ -25,22 +24,9 @@ pub(super) fn of_publish<'a>(context: &'a HashMap<String, String>, path: &'a str
     fields
 }
 
-/// Returns the UID of the pod in a path as kubelet makes it: `…/pods/UID/volumes/kubernetes.io~csi/PV/mount`, and for a raw
-/// block device `…/volumeDevices/publish/PV/UID`.
+/// Returns the UID of the pod in a path as kubelet makes it.
 pub(super) fn of_path(path: &str) -> Option<Field<'_>> {
-    let parts: Vec<&str> = path.split('/').collect();
-    let mounted = parts.windows(4).find_map(|part| match part {
-        ["pods", uid, "volumes", "kubernetes.io~csi"] => Some(*uid),
-        _ => None,
-    });
-    let device = || match parts.as_slice() {
-        [.., "volumeDevices", "publish", _, uid] => Some(*uid),
-        _ => None,
-    };
-    let is_uid = |uid: &&str| {
-        (1..=LONGEST_UID).contains(&uid.len()) && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-    };
-    mounted.or_else(device).filter(is_uid).map(|uid| ("pod.uid", uid.into()))
+    pod_uid_in(path).map(|uid| ("pod.uid", uid.into()))
 }
 
 #[cfg(test)]

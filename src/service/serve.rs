@@ -14,6 +14,7 @@ use super::table::{Table, add_controller, add_node, add_peer, decode};
 use super::{caller, each_of_controller, each_of_node, each_of_peer, run, run_in_turn, stream};
 use crate::driver::Driver;
 use crate::model::NodeKey;
+use crate::wire::peer;
 
 struct Served {
     node: Node,
@@ -51,6 +52,16 @@ pub fn add_peer_services(driver: &Arc<Driver>, permits: Arc<dyn Permits>, routes
     let table = table(driver, permits);
     add_controller(&table, routes);
     add_peer(&table, routes);
+}
+
+/// Adds what people who look at the cluster call (`hostloop volumes`), and nothing else of the protocol between processes.
+/// Whoever can connect to the socket of a node can do more than look already.
+pub fn add_details_service(driver: &Arc<Driver>, routes: &mut RoutesBuilder) {
+    let node = Node { driver: Arc::clone(driver), permits: Arc::new(NoPermits) };
+    let mut served = Served { node, table: Table::default() };
+    served.question::<peer::ListNodesRequest>();
+    served.call::<peer::ListDetailsRequest>();
+    add_peer(&Arc::new(served.table), routes);
 }
 
 impl Node {

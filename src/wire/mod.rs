@@ -2,6 +2,7 @@
 //! of requests is in [`decode`]; nothing in here does I/O.
 
 pub mod decode;
+pub mod details;
 pub(crate) mod encode;
 pub(crate) mod fields;
 pub mod permit;

@@ -19,6 +19,7 @@ mod answering;
 mod certs;
 mod codes;
 mod controllers;
+mod details;
 mod discovery;
 mod down;
 mod forget;

@@ -67,8 +67,8 @@ def rbac:
        (.subjects[] as $s | select($all | any(.kind == $s.kind and .metadata.name == $s.name and .metadata.namespace == $s.namespace) | not)
         | "\($b | id): there is no \($s.kind)/\($s.name)")),
     (.[] | select(.kind | test("^(Cluster)?Role$")) | . as $r
-     # Two are for people, whom an administrator chooses.
-     | if .kind == "ClusterRole" and (.metadata.name | test("-move-(user|admin)$")) then empty
+     # Some are for people, whom an administrator chooses.
+     | if .metadata.name | test("-(move-(user|admin)|inspect)$") then empty
        elif $all | any(.roleRef.kind == $r.kind and .roleRef.name == $r.metadata.name) then empty else "\(id): nobody has it" end,
        if (.rules // []) == [] then "\(id): it allows nothing" else empty end,
        (.rules[] | select(any(.resources[], .verbs[], .apiGroups[]; . == "*")) | "\($r | id): it allows everything of something"),

@@ -42,7 +42,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
     ("register", &["server", "wire"]),
     ("selftest", &["wire", "model", "kernel", "config", "shutdown", "version"]),
     ("bench", &["selftest", "wire", "model", "kernel", "config", "shutdown"]),
-    ("admin", &["cli", "cluster", "model", "shutdown"]),
+    ("admin", &["cli", "cluster", "model", "server", "shutdown"]),
     ("telemetry", &[]),
     ("version", &[]),
     ("shutdown", &[]),

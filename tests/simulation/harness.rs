@@ -255,6 +255,7 @@ impl Cluster {
             driver_name: DRIVER.to_owned(),
             attach: false,
             tls_dir: PathBuf::from("/nowhere"),
+            inspect_listen: None,
             discovery: Discovery::Static(Vec::new()),
             forget_nodes: Default::default(),
         };

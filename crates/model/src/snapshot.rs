@@ -7,14 +7,19 @@ use serde::{Deserialize, Serialize};
 use super::{Consistency, Content, GroupSnapshotId, Phase, PoolName, SnapshotId, VolumeId};
 
 /// A point in time, in nanoseconds since the epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
     /// Now, by the machine's clock.
     pub fn now() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Timestamp::of(SystemTime::now())
+    }
+
+    /// Returns this time; the epoch for a time before it.
+    pub fn of(time: SystemTime) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Closed;
 
 /// A channel on this connection. It makes no second one by itself: at the same address there may be another node by
 /// then, and only a channel that has said Hello is used.
-pub(super) async fn open(stream: Box<dyn Stream>) -> Result<Channel, tonic::transport::Error> {
+pub(in crate::cluster) async fn open(stream: Box<dyn Stream>) -> Result<Channel, tonic::transport::Error> {
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let connect = service_fn(move |_: Uri| {
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
@@ -58,7 +58,7 @@ pub(super) async fn hello(channel: Channel) -> io::Result<HelloResponse> {
 }
 
 /// What a status says, in one line, with what is behind it.
-pub(super) fn describe(status: &Status) -> String {
+pub(in crate::cluster) fn describe(status: &Status) -> String {
     line(&with_causes(status.message().to_owned(), status))
 }
 

@@ -194,6 +194,20 @@ impl Router {
         answer.map(|(_, answer)| answer)
     }
 
+    /// The same, of a node that is not waited for while it is known to be down.
+    ///
+    /// # Errors
+    /// As [`Router::call`].
+    pub(super) async fn pass_if_up<Q: Unary>(
+        &self,
+        member: &Member,
+        envelope: &Envelope,
+        request: Bytes,
+    ) -> Result<Bytes, Status> {
+        let answer = self.call_with(Patience::None, member, envelope, request, unary::<Q>).await;
+        answer.map(|(_, answer)| answer)
+    }
+
     /// The same with an answer of many messages, and the link that they come over: it may still fail.
     ///
     /// # Errors
@@ -256,7 +270,10 @@ impl Router {
             tracing::debug!(node = member.node_id, "sent on");
             let answer = send(link.channel.clone(), envelope.seal(request.clone()));
             match envelope.in_time(member, answer).await {
-                Ok(answer) => return Ok((link, answer.into_inner())),
+                Ok(answer) => {
+                    self.links.has_answered(&member.node_id);
+                    return Ok((link, answer.into_inner()));
+                }
                 // The node has restarted since the last call, say. Nothing was sent, so the call is not lost.
                 Err(status) if again && was_not_sent(&status) => self.links.failed(&member.node_id, &link),
                 Err(status) => return Err(self.no_answer(member, &link, status)),

@@ -14,6 +14,7 @@ use super::channel;
 use super::connect::Connect;
 use crate::cluster::answers::line;
 use crate::cluster::peers::{Known, Member};
+use crate::model::Timestamp;
 
 /// How long it may take to connect, TLS and Hello included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -82,6 +83,8 @@ struct Inner {
 #[derive(Default)]
 struct Slots {
     by_node: HashMap<String, Slot>,
+    /// When each node answered last.
+    answered: HashMap<String, Timestamp>,
     numbers: u64,
 }
 
@@ -166,6 +169,9 @@ impl Links {
             Err(io::Error::other(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())))
         });
         let mut slots = self.slots();
+        if made.is_ok() {
+            slots.answered.insert(node_id.to_owned(), Timestamp::now());
+        }
         let slot = slots.by_node.entry(node_id.to_owned()).or_insert_with(Slot::new);
         match made {
             Ok(channel) => {
@@ -222,6 +228,16 @@ impl Links {
         }
     }
 
+    /// The node has answered now.
+    pub(super) fn has_answered(&self, node_id: &str) {
+        self.slots().answered.insert(node_id.to_owned(), Timestamp::now());
+    }
+
+    /// Returns when the node answered last; `None` if it never did.
+    pub(super) fn last_answer(&self, node_id: &str) -> Option<Timestamp> {
+        self.slots().answered.get(node_id).copied()
+    }
+
     /// The node was too slow for a question.
     pub(super) fn was_slow(&self, node_id: &str) {
         if let Some(slot) = self.slots().by_node.get_mut(node_id) {
@@ -240,7 +256,9 @@ impl Links {
         let mut known = self.0.known.clone();
         while known.changed().await.is_ok() {
             if let Some(members) = known.borrow_and_update().clone() {
-                self.slots().by_node.retain(|node_id, _| members.with_id(node_id).is_some());
+                let mut slots = self.slots();
+                slots.by_node.retain(|node_id, _| members.with_id(node_id).is_some());
+                slots.answered.retain(|node_id, _| members.with_id(node_id).is_some());
             }
         }
     }

@@ -12,6 +12,7 @@
 mod channel;
 mod connect;
 mod create_volume;
+mod details;
 mod forward;
 mod get_capacity;
 mod links;
@@ -26,6 +27,7 @@ mod route;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub(super) use self::channel::{describe, open};
 pub use self::connect::{Connect, Stream};
 
 use self::links::Links;

@@ -16,7 +16,7 @@ use crate::cluster::peers::Member;
 use crate::error::{Error, Result};
 use crate::service::declare::{self, Call, Declarations, Facts, Question, Route, StreamCall, require};
 use crate::service::stream::Messages;
-use crate::service::table::{Answer, Table, add_controller, add_identity, decode, encode};
+use crate::service::table::{Answer, Table, add_controller, add_identity, add_peer, decode, encode};
 use crate::service::{each_of_controller, observe, observe_made};
 use crate::wire::csi;
 
@@ -36,6 +36,7 @@ impl Router {
         let table = Arc::new(self.table());
         add_identity(&table, &mut routes);
         add_controller(&table, &mut routes);
+        add_peer(&Arc::new(self.details_table()), &mut routes);
         routes.routes()
     }
 

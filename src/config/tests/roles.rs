@@ -61,6 +61,7 @@ fn a_flag_of_another_role_stops_the_start() {
         (&["--forget-node=a"], "--forget-node (HOSTLOOP_FORGET_NODES)", "controller only"),
         (&["--move"], "--move (HOSTLOOP_MOVE)", "controller only"),
         (&["--move-limits=all=1"], "--move-limits (HOSTLOOP_MOVE_LIMITS)", "controller only"),
+        (&["--inspect-listen=127.0.0.1:1"], "--inspect-listen (HOSTLOOP_INSPECT_LISTEN)", "controller only"),
         (&["--tls-dir=/t"], "--tls-dir (HOSTLOOP_TLS_DIR)", "node and controller only"),
         (&["--peer-listen=[::]:1"], "--peer-listen (HOSTLOOP_PEER_LISTEN)", "node only"),
     ];
@@ -74,7 +75,7 @@ fn a_flag_of_another_role_stops_the_start() {
 fn an_empty_flag_is_not_given() {
     let flags = ["--peer=a=h:1", "--anchor-dir=", "--kubelet-dir=", "--pool=", "--directories=false"];
     let inline = ["--inline-max-size=", "--inline-pools=", "--inline-backends=", "--quota-ids="];
-    let limits = ["--max-copies=", "--max-streams=", "--stream-rate=", "--move-limits="];
+    let limits = ["--max-copies=", "--max-streams=", "--stream-rate=", "--move-limits=", "--inspect-listen="];
     controller(&[&flags[..], &inline[..], &limits[..]].concat()).unwrap();
 }
 
@@ -99,6 +100,8 @@ fn peers_that_are_wrong_are_refused() {
         (&["--peer=a=h:1", "--move"], "--move"),
         (&["--peer-service=a/b", "--move-limits=all=1"], "it works with --move only"),
         (&["--peer-service=a/b", "--move", "--move-limits=al=1"], "--move-limits"),
+        (&["--peer=a=h:1", "--inspect-listen=0.0.0.0:9811"], "can be reached from outside"),
+        (&["--peer=a=h:1", "--inspect-listen=localhost"], "127.0.0.1:9811"),
         (&["--peer=a=h:1", "--tls-dir=tls"], "--tls-dir (HOSTLOOP_TLS_DIR)"),
     ];
     for (flags, hint) in cases {

@@ -43,7 +43,8 @@ impl Driver {
         self.pools.names().into_iter().map(|name| (name.clone(), measure(&name))).collect()
     }
 
-    fn measure_pool(&self, pool: &Pool) -> Result<PoolFigures> {
+    /// Measures one pool, as [`Driver::measure_pools`] does.
+    pub(crate) fn measure_pool(&self, pool: &Pool) -> Result<PoolFigures> {
         let measured = self.measured(pool)?;
         let space = self.os.files.space(&pool.path).doing(|| format!("statvfs {}", pool.path.display()))?;
         let budget = self.budget(pool, &self.capacity.state.lock(), measured)?;

@@ -31,7 +31,7 @@
 mod budget;
 mod figures;
 mod measure;
-mod tally;
+pub(super) mod tally;
 pub(super) mod usage;
 
 use std::collections::HashMap;

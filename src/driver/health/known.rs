@@ -34,7 +34,12 @@ impl Drop for Examining<'_> {
 
 impl Known {
     pub(super) fn get(&self, id: &VolumeId) -> Arc<[Trouble]> {
-        self.volumes.lock().get(id).map_or_else(Arc::default, |found| Arc::clone(&found.troubles))
+        self.examined(id).unwrap_or_default()
+    }
+
+    /// Returns what the last look found; `None` if nothing has looked at the volume yet.
+    pub(crate) fn examined(&self, id: &VolumeId) -> Option<Arc<[Trouble]>> {
+        self.volumes.lock().get(id).map(|found| Arc::clone(&found.troubles))
     }
 
     /// Keeps what a look found, and logs what has changed. Ignores a look that began before the one that is kept.

@@ -7,6 +7,7 @@ mod node;
 pub mod process;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,6 +90,16 @@ impl Drop for Controller {
 
 impl Controller {
     pub async fn start(net: &Net, directory: &Directory, forget_nodes: &[&str]) -> Controller {
+        Controller::start_with(net, directory, forget_nodes, None).await
+    }
+
+    /// The same, with a port for those who look at the cluster.
+    pub async fn start_with(
+        net: &Net,
+        directory: &Directory,
+        forget_nodes: &[&str],
+        inspect_listen: Option<SocketAddr>,
+    ) -> Controller {
         let dir = tempfile::tempdir().unwrap();
         let settings = ControllerSettings {
             moves: None,
@@ -96,6 +107,7 @@ impl Controller {
             driver_name: DRIVER.to_owned(),
             attach: true,
             tls_dir: PathBuf::from("/nowhere"),
+            inspect_listen,
             discovery: Discovery::Static(Vec::new()),
             forget_nodes: forget_nodes.iter().map(|id| (*id).to_owned()).collect(),
         };

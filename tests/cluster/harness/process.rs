@@ -99,6 +99,7 @@ fn start_controller(
         driver_name: DRIVER.to_owned(),
         attach: true,
         tls_dir: pki.path("controller"),
+        inspect_listen: None,
         discovery: Discovery::Static(nodes.iter().filter(|node| knows(node)).map(known).collect()),
         forget_nodes: Default::default(),
     };

@@ -58,6 +58,7 @@ impl Certified {
                     attach,
                     tls_dir,
                     discovery,
+                    inspect_listen: None,
                     forget_nodes,
                     moves: None,
                     move_limits: Default::default(),

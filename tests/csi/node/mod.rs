@@ -1,5 +1,6 @@
 //! What the node side does for pods: staging, publishing, mounts and devices.
 
+mod details;
 mod identity;
 mod inline;
 mod left_frozen;

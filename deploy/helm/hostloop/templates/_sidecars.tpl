@@ -174,6 +174,9 @@ ports:
   {{- if .root.Values.metrics.enabled }}
   - {name: metrics, containerPort: {{ .root.Values.metrics.port }}}
   {{- end }}
+  {{- if .inspect }}
+  - {name: inspect, containerPort: {{ .root.Values.inspect.port }}}
+  {{- end }}
   {{- if .peer }}
   - {name: peer, containerPort: {{ .root.Values.peer.port }}}
   {{- end }}

@@ -1,0 +1,256 @@
+//! `hostloop volumes`, `volume`, `snapshots` and `nodes`: what is where, and what it takes. The nodes say what they have
+//! (`cluster/details.rs`), and the API server what of it is whose. Nothing is changed and nothing is kept: each answer is asked for
+//! anew.
+
+mod cells;
+mod gather;
+mod nodes;
+mod one;
+mod order;
+mod snapshots;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use self::gather::{Asker, Found, Wanted};
+use super::Outcome;
+use super::api::Cluster;
+use super::screen::Screen;
+use crate::cli::{ClusterArgs, InspectCommand, Output, ScopeArgs, SourceArgs};
+use crate::shutdown::Shutdown;
+
+/// How long `--watch` waits between two answers.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Runs a command until its end, or until Ctrl-C.
+pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome {
+    let mut screen = Screen::new(false);
+    let source = command.source();
+    let cluster = match source.endpoint {
+        Some(_) => None,
+        None => match Cluster::connect(&cluster_args(source)).await {
+            Ok(cluster) => Some(cluster),
+            Err(error) => {
+                screen.problem(&format!("{error}. On a node, use --endpoint"));
+                return Outcome::Failed;
+            }
+        },
+    };
+    let asker = Asker::new(source.clone(), cluster);
+    // Ctrl-C is the only end of --watch.
+    let interrupted = if command.view().watch { Outcome::Done } else { Outcome::Failed };
+    let mut session = Session { asker, screen, command };
+    tokio::select! {
+        outcome = session.run() => outcome,
+        () = shutdown.requested() => interrupted,
+    }
+}
+
+fn cluster_args(source: &SourceArgs) -> ClusterArgs {
+    ClusterArgs {
+        kubeconfig: source.kubeconfig.clone(),
+        context: source.context.clone(),
+        driver_name: source.driver_name.clone(),
+        json: false,
+    }
+}
+
+struct Session {
+    asker: Asker,
+    screen: Screen,
+    command: InspectCommand,
+}
+
+/// A list for programs.
+#[derive(Debug, Serialize)]
+struct List<'a, T> {
+    items: &'a [T],
+    unanswered: Vec<Unanswered<'a>>,
+}
+
+/// A node that did not answer.
+#[derive(Debug, Serialize)]
+struct Unanswered<'a> {
+    node: &'a str,
+    problem: &'a str,
+}
+
+impl Session {
+    async fn run(&mut self) -> Outcome {
+        let watch = self.command.view().watch;
+        loop {
+            let outcome = self.show().await;
+            if !watch {
+                return outcome;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Asks once, and prints the answer.
+    async fn show(&mut self) -> Outcome {
+        let command = self.command.clone();
+        let namespace = self.namespace(&command);
+        let namespace = namespace.as_deref();
+        let wanted = match &command {
+            InspectCommand::Volumes(_) => Wanted { volumes: true, pods: Some(namespace), snapshots: false },
+            InspectCommand::Volume(_) => Wanted { volumes: true, pods: Some(None), snapshots: true },
+            InspectCommand::Snapshots(_) => Wanted { volumes: true, pods: None, snapshots: true },
+            InspectCommand::Nodes(_) => Wanted::default(),
+        };
+        let found = match self.asker.ask(wanted).await {
+            Ok(found) => found,
+            Err(error) => {
+                self.screen.problem(&error);
+                return Outcome::Failed;
+            }
+        };
+        match printed(&command, &found, namespace) {
+            Ok(text) => {
+                let view = command.view();
+                let again = view.watch && matches!(view.output, Output::Table | Output::Wide);
+                self.screen.page(&text, again);
+                self.tell_problems(&found);
+                Outcome::Done
+            }
+            Err(error) => {
+                self.tell_problems(&found);
+                self.screen.problem(&error);
+                Outcome::Failed
+            }
+        }
+    }
+
+    fn tell_problems(&mut self, found: &Found) {
+        for problem in &found.problems {
+            self.screen.problem(problem);
+        }
+        for (node, why) in found.unanswered() {
+            self.screen.problem(&format!("node {node} did not answer: {why}"));
+        }
+    }
+
+    /// Returns the namespace that is meant; `None` for all.
+    fn namespace(&self, command: &InspectCommand) -> Option<String> {
+        let own = || self.asker.cluster.as_ref().map(|cluster| cluster.namespace.clone());
+        match command {
+            InspectCommand::Volumes(args) => namespace_of(&args.scope, own),
+            InspectCommand::Snapshots(args) => namespace_of(&args.scope, own),
+            InspectCommand::Volume(args) => args.namespace.clone().or_else(own),
+            InspectCommand::Nodes(_) => None,
+        }
+    }
+}
+
+fn namespace_of(scope: &ScopeArgs, own: impl FnOnce() -> Option<String>) -> Option<String> {
+    if scope.all_namespaces { None } else { scope.namespace.clone().or_else(own) }
+}
+
+/// Returns what to print.
+///
+/// # Errors
+/// If there is no such volume.
+fn printed(command: &InspectCommand, found: &Found, namespace: Option<&str>) -> Result<String, String> {
+    let output = command.view().output;
+    let wide = output == Output::Wide;
+    match command {
+        InspectCommand::Volumes(args) => {
+            let rows = volumes::rows(found, &args.scope, namespace);
+            let name = |row: &volumes::VolumeRow| match (&row.claim, &row.persistent_volume) {
+                (Some(claim), _) => format!("persistentvolumeclaim/{claim}"),
+                (None, Some(volume)) => format!("persistentvolume/{volume}"),
+                (None, None) => row.id.clone(),
+            };
+            list(output, &rows, found, name, || match rows.is_empty() {
+                true => nothing("volume", namespace),
+                false => cells::volumes(&rows, namespace.is_none(), wide),
+            })
+        }
+        InspectCommand::Snapshots(args) => {
+            let rows = snapshots::rows(found, &args.scope, namespace);
+            let name = |row: &snapshots::SnapshotRow| match &row.snapshot {
+                Some(snapshot) => format!("volumesnapshot/{snapshot}"),
+                None => row.id.clone(),
+            };
+            list(output, &rows, found, name, || match rows.is_empty() {
+                true => nothing("snapshot", namespace),
+                false => cells::snapshots(&rows, namespace.is_none(), wide),
+            })
+        }
+        InspectCommand::Nodes(_) => {
+            let rows = nodes::rows(found);
+            let name = |row: &nodes::NodeRow| format!("node/{}", row.node);
+            list(output, &rows, found, name, || cells::nodes(&rows, wide))
+        }
+        InspectCommand::Volume(args) => one(output, found, &args.name, namespace),
+    }
+}
+
+fn nothing(what: &str, namespace: Option<&str>) -> String {
+    match namespace {
+        Some(namespace) => format!("no {what} in namespace {namespace}"),
+        None => format!("no {what}"),
+    }
+}
+
+fn list<T: Serialize>(
+    output: Output,
+    rows: &[T],
+    found: &Found,
+    name: impl Fn(&T) -> String,
+    table: impl FnOnce() -> String,
+) -> Result<String, String> {
+    let unanswered = || found.unanswered().map(|(node, problem)| Unanswered { node, problem }).collect();
+    match output {
+        Output::Table | Output::Wide => Ok(table()),
+        Output::Json => json(&List { items: rows, unanswered: unanswered() }),
+        Output::Yaml => yaml(&List { items: rows, unanswered: unanswered() }),
+        Output::Name => Ok(rows.iter().map(name).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+fn one(output: Output, found: &Found, name: &str, namespace: Option<&str>) -> Result<String, String> {
+    let meant = one::find(found, name, namespace);
+    let Some(first) = meant.first() else {
+        let silent: Vec<&str> = found.unanswered().map(|(node, _)| node).collect();
+        return Err(match silent.as_slice() {
+            [] => format!(
+                "there is no volume {name:?}: neither a claim{} nor a PersistentVolume nor an id",
+                within(namespace)
+            ),
+            silent => format!(
+                "there is no volume {name:?} on the nodes that answered; {} did not",
+                silent.join(", ")
+            ),
+        });
+    };
+    match output {
+        Output::Table | Output::Wide => Ok(meant.iter().map(one::describe).collect::<Vec<_>>().join("\n\n")),
+        Output::Json if meant.len() == 1 => json(first),
+        Output::Yaml if meant.len() == 1 => yaml(first),
+        Output::Json => json(&meant),
+        Output::Yaml => yaml(&meant),
+        Output::Name => Ok(first
+            .volume
+            .persistent_volume
+            .clone()
+            .map_or_else(|| first.volume.id.clone(), |volume| format!("persistentvolume/{volume}"))),
+    }
+}
+
+fn within(namespace: Option<&str>) -> String {
+    namespace.map(|namespace| format!(" of namespace {namespace}")).unwrap_or_default()
+}
+
+fn json(value: &impl Serialize) -> Result<String, String> {
+    serde_json::to_string_pretty(value).map_err(|error| error.to_string())
+}
+
+fn yaml(value: &impl Serialize) -> Result<String, String> {
+    let text = serde_saphyr::to_string(value).map_err(|error| error.to_string())?;
+    Ok(text.trim_end().to_owned())
+}

@@ -1,0 +1,141 @@
+//! What was measured last of volumes, snapshots and pools, and which pools are being measured.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::model::details::{OnDisk, PoolBytes};
+use crate::model::{ObjectId, PoolName};
+
+/// The last measurements.
+#[derive(Default)]
+pub(crate) struct Known {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    objects: HashMap<ObjectId, Measured>,
+    pools: HashMap<PoolName, PoolBytes>,
+    /// When each task began that has not ended.
+    running: HashMap<Task, Instant>,
+    /// When each task ended last, and how long it took.
+    done: HashMap<Task, (Instant, Duration)>,
+}
+
+/// What is done for an answer, each in a thread of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Task {
+    /// To measure a pool with what is in it.
+    Measure(PoolName),
+    /// To examine the health of volumes that no examination has seen yet.
+    Examine,
+}
+
+/// One volume or snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Measured {
+    /// What its filesystem says; `None` if it is not mounted or has none.
+    pub(crate) used_bytes: Option<u64>,
+    pub(crate) disk: OnDisk,
+    /// Uids of the pods that have it.
+    pub(crate) pods: Vec<String>,
+    /// Why a part of it could not be measured.
+    pub(crate) error: Option<String>,
+}
+
+impl Known {
+    /// Returns whether the caller is to do the task now: no other thread does, and it was done a second ago, or longer ago if it
+    /// took long, so that it takes at most a twentieth of the time. [`Known::end`] ends it.
+    pub(super) fn begin(&self, task: &Task) -> bool {
+        let mut state = self.lock();
+        let fresh = state.done.get(task).is_some_and(|(ended, cost)| {
+            ended.elapsed() < Duration::from_secs(1).max(cost.saturating_mul(20))
+        });
+        if fresh || state.running.contains_key(task) {
+            return false;
+        }
+        state.running.insert(task.clone(), Instant::now());
+        true
+    }
+
+    /// Ends a task.
+    pub(super) fn end(&self, task: &Task) {
+        let mut state = self.lock();
+        if let Some(began) = state.running.remove(task) {
+            state.done.insert(task.clone(), (Instant::now(), began.elapsed()));
+        }
+        self.ended.notify_all();
+    }
+
+    /// Waits until no task runs that began less than `patience` ago.
+    pub(super) fn wait(&self, patience: Duration) {
+        let mut state = self.lock();
+        loop {
+            let left = state.running.values().filter_map(|began| patience.checked_sub(began.elapsed()));
+            let Some(left) = left.max().filter(|left| !left.is_zero()) else { return };
+            state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn put(&self, id: ObjectId, measured: Measured) {
+        self.lock().objects.insert(id, measured);
+    }
+
+    pub(super) fn put_pool(&self, name: &PoolName, figures: PoolBytes) {
+        self.lock().pools.insert(name.clone(), figures);
+    }
+
+    pub(super) fn get(&self, id: &ObjectId) -> Measured {
+        self.lock().objects.get(id).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn pool(&self, name: &PoolName) -> Option<PoolBytes> {
+        self.lock().pools.get(name).copied()
+    }
+
+    /// Forgets all objects but these.
+    pub(super) fn retain(&self, there: &HashSet<ObjectId>) {
+        self.lock().objects.retain(|id, _| there.contains(id));
+    }
+
+    // Nothing that runs under the mutex can panic half-way, so a poisoned one is as good as any.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_measured_by_one_thread_at_a_time() {
+        let (known, pool) = (Known::default(), Task::Measure(PoolName::default()));
+        assert!(known.begin(&pool));
+        assert!(!known.begin(&pool), "it runs");
+        let began = Instant::now();
+        known.wait(Duration::from_millis(20));
+        assert!(began.elapsed() >= Duration::from_millis(15), "it is waited for");
+        known.wait(Duration::from_millis(1));
+        assert!(known.begin(&Task::Examine), "another task");
+        known.end(&Task::Examine);
+        known.end(&pool);
+        assert!(!known.begin(&pool), "it is fresh");
+        known.wait(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn objects_that_are_gone_are_forgotten() {
+        let known = Known::default();
+        let id = ObjectId::Volume(crate::model::VolumeId::of_name(&crate::model::NodeKey::of("n"), "v"));
+        let measured = Measured { used_bytes: Some(1), ..Measured::default() };
+        known.put(id.clone(), measured.clone());
+        assert_eq!(known.get(&id), measured);
+        known.retain(&HashSet::from([id.clone()]));
+        assert_eq!(known.get(&id), measured);
+        known.retain(&HashSet::new());
+        assert_eq!(known.get(&id), Measured::default());
+    }
+}

@@ -1,0 +1,93 @@
+//! What people ask who look at a cluster: a controller has each node say what it has.
+
+use hostloop::cluster::details::{AskedNode, Source};
+use hostloop::selftest::client::Client;
+use hostloop::wire::{csi, peer};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::Code;
+use tonic::transport::Endpoint;
+
+use crate::harness::{Cluster, Controller, Fault, fails, volume, within};
+use crate::requests::MIB;
+
+const IDS: [&str; 3] = ["a", "b", "c"];
+
+/// Every node with its answer, by name.
+async fn ask(cluster: &Cluster) -> Vec<AskedNode> {
+    let mut asked =
+        Source::on(cluster.controller.channel.clone()).ask_all().await.expect("the nodes are known");
+    asked.sort_by(|a, b| a.known.node_id.cmp(&b.known.node_id));
+    asked
+}
+
+/// The names of the volumes of a node, or why it did not answer.
+fn names(asked: &AskedNode) -> Result<Vec<&str>, &str> {
+    let answer = asked.answer.as_ref().map_err(String::as_str)?;
+    assert_eq!(answer.node.node_id, asked.known.node_id);
+    Ok(answer.volumes.iter().map(|volume| volume.name.as_str()).collect())
+}
+
+#[tokio::test]
+async fn each_node_tells_what_it_has() {
+    let cluster = Cluster::start(&IDS).await;
+    let made = cluster.controller.create(volume("one", 64 * MIB, &["a"])).await.unwrap();
+    cluster.controller.create(volume("two", 64 * MIB, &["b"])).await.unwrap();
+    let cut = cluster.controller.snapshot("s", &made.volume_id).await.unwrap();
+    let asked = ask(&cluster).await;
+    let found: Vec<_> = asked.iter().map(names).collect();
+    assert_eq!(found, [Ok(vec!["one"]), Ok(vec!["two"]), Ok(vec![])]);
+    let [snapshot] = &asked[0].answer.as_ref().unwrap().snapshots[..] else { panic!("one snapshot") };
+    assert_eq!((&snapshot.id, &snapshot.volume_id), (&cut.snapshot_id, &made.volume_id));
+    assert!(asked.iter().all(|node| node.known.last_answer.is_some() || node.answer.is_ok()));
+}
+
+#[tokio::test]
+async fn a_node_that_is_down_costs_its_own_answer() {
+    let mut cluster = Cluster::start(&IDS).await;
+    cluster.controller.create(volume("one", 64 * MIB, &["a"])).await.unwrap();
+    assert!(ask(&cluster).await.iter().all(|node| node.answer.is_ok()));
+    cluster.nodes[1].stop().await;
+    let asked = ask(&cluster).await;
+    assert_eq!((names(&asked[0]), names(&asked[2])), (Ok(vec!["one"]), Ok(vec![])));
+    let why = names(&asked[1]).expect_err("it is down");
+    assert!(why.starts_with("cannot be reached"), "{why}");
+    assert!(asked[1].known.last_answer.is_some(), "it did answer once");
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_costs_its_own_answer() {
+    let cluster = Cluster::start(&IDS).await;
+    cluster.node("c").fault("ListDetails", Fault::Swallow);
+    let asked = ask(&cluster).await;
+    assert_eq!((names(&asked[0]), names(&asked[1])), (Ok(vec![]), Ok(vec![])));
+    let why = names(&asked[2]).expect_err("it hangs");
+    assert!(why.contains("did not answer"), "{why}");
+    // It is not held against the node elsewhere.
+    cluster.controller.create(volume("three", 64 * MIB, &["c"])).await.unwrap();
+}
+
+/// The way of a user with a kubeconfig, behind the API server.
+#[tokio::test]
+async fn a_port_for_people_answers_two_questions() {
+    let cluster = Cluster::start(&["a"]).await;
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let _other = Controller::start_with(&cluster.net, &cluster.directory, &[], Some(free)).await;
+    let connect = async || TcpStream::connect(free).await.unwrap();
+    let asked = Source::over(connect().await).await.unwrap().ask_all().await.unwrap();
+    assert_eq!(asked.iter().map(names).collect::<Vec<_>>(), [Ok(vec![])]);
+    let endpoint = Endpoint::from_shared(format!("http://{free}")).unwrap();
+    let client = Client::on(endpoint.connect_lazy());
+    fails(within(client.call(csi::ListVolumesRequest::default())).await, Code::Unimplemented, "");
+    fails(within(client.call(csi::ProbeRequest {})).await, Code::Unimplemented, "");
+    fails(within(client.call(peer::HelloRequest {})).await, Code::Unimplemented, "");
+}
+
+#[tokio::test]
+async fn a_controller_answers_no_other_question_of_peers() {
+    let cluster = Cluster::start(&["a"]).await;
+    let client = &cluster.controller.client;
+    let request = peer::ListDetailsRequest { node_id: "z".to_owned(), token: String::new() };
+    fails(within(client.call(request)).await, Code::NotFound, "\"z\"");
+    let request = peer::ForgetVolumeRequest { volume_id: "x".to_owned() };
+    fails(within(client.call(request)).await, Code::Unimplemented, "");
+}

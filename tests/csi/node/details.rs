@@ -1,0 +1,107 @@
+//! ListNodes and ListDetails on the socket of a node: what people ask who look at it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hostloop::wire::peer;
+use tonic::Code;
+
+use crate::life::*;
+use crate::support::*;
+
+fn page(rig: &Rig, token: &str) -> peer::ListDetailsResponse {
+    rig.ok(peer::ListDetailsRequest { node_id: String::new(), token: token.to_owned() })
+}
+
+fn only_volume(rig: &Rig) -> peer::VolumeDetails {
+    let [volume] = &page(rig, "").volumes[..] else { panic!("one volume") };
+    volume.clone()
+}
+
+#[test]
+fn use_is_told_while_a_volume_is_mounted() {
+    let rig = Rig::new();
+    let (vol, _) = rig.published("fs", mount());
+    let seen = only_volume(&rig);
+    assert_eq!((seen.id.as_str(), seen.name.as_str()), (vol.id.as_str(), "fs"));
+    assert_eq!((seen.phase.as_str(), seen.kind.as_str(), seen.backend.as_str()), ("ready", "volume", "loop"));
+    assert!(seen.used_bytes.is_some() && seen.disk_bytes.is_some() && seen.measured_ns > 0, "{seen:?}");
+    assert_eq!((seen.unmeasured.as_str(), seen.examined, seen.troubles.len()), ("", true, 0));
+
+    let rig = Rig::new();
+    rig.volume("fs", mount());
+    let seen = only_volume(&rig);
+    assert_eq!((seen.used_bytes, seen.unmeasured.as_str()), (None, ""), "nobody has mounted it");
+    assert!(seen.disk_bytes.is_some());
+}
+
+#[test]
+fn the_claim_of_a_volume_is_told() {
+    let rig = Rig::new();
+    let key = |name: &str| format!("csi.storage.k8s.io/{name}");
+    let (namespace, name, volume) = (key("pvc/namespace"), key("pvc/name"), key("pv/name"));
+    rig.ok(create_with("v", &[(&namespace, "shop"), (&name, "data"), (&volume, "pv-1")]));
+    let seen = only_volume(&rig);
+    assert_eq!(
+        [&seen.claim_namespace, &seen.claim_name, &seen.persistent_volume].map(String::as_str),
+        ["shop", "data", "pv-1"]
+    );
+}
+
+#[test]
+fn pools_come_with_the_first_page() {
+    let rig = Rig::new();
+    let node = page(&rig, "").node.expect("the node");
+    assert_eq!(node.node_id, NODE);
+    let names: Vec<&str> = node.pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert_eq!(names, ["default", "directories"]);
+    for pool in &node.pools {
+        assert!(pool.measured_ns > 0 && pool.size_bytes > 0 && pool.unusable.is_empty(), "{pool:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_hangs_holds_up_no_answer() {
+    let rig = Rig::new();
+    let vol = rig.volume("fs", mount());
+    let (hangs, image) = (Arc::new(AtomicBool::new(true)), vol.image());
+    let holds = Arc::clone(&hangs);
+    rig.kernel.set_pace(move |_, subject| {
+        while image == subject && holds.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let seen = only_volume(&rig);
+    assert_eq!((seen.used_bytes, seen.disk_bytes, seen.measured_ns), (None, None, 0));
+    assert_eq!(seen.size_bytes, SIZE as u64);
+    hangs.store(false, Ordering::Release);
+}
+
+#[test]
+fn many_volumes_come_in_pages() {
+    let rig = Rig::new();
+    for number in 0..501 {
+        rig.volume(&format!("v-{number}"), block());
+    }
+    let first = page(&rig, "");
+    assert_eq!((first.volumes.len(), first.snapshots.len()), (500, 0));
+    let second = page(&rig, &first.next_token);
+    assert_eq!((second.volumes.len(), second.next_token.as_str(), second.node), (1, "", None));
+    let mut ids: Vec<&str> =
+        first.volumes.iter().chain(&second.volumes).map(|volume| volume.id.as_str()).collect();
+    ids.dedup();
+    assert!(ids.len() == 501 && ids.is_sorted());
+    rig.fails(Code::Aborted, peer::ListDetailsRequest { node_id: String::new(), token: "x".to_owned() });
+}
+
+#[test]
+fn a_socket_answers_no_other_question_of_peers() {
+    let rig = Rig::new();
+    let known = rig.ok(peer::ListNodesRequest {});
+    let ids: Vec<&str> = known.nodes.iter().map(|node| node.node_id.as_str()).collect();
+    assert_eq!(ids, [NODE]);
+    rig.fails(Code::NotFound, peer::ListDetailsRequest { node_id: "other".to_owned(), token: String::new() });
+    rig.fails(Code::Unimplemented, peer::FindVolumeRequest { volume_id: "x".to_owned() });
+    rig.fails(Code::Unimplemented, peer::ForgetVolumeRequest { volume_id: "x".to_owned() });
+}
