@@ -9,12 +9,19 @@ use super::{Driver, Pool};
 use crate::error::{Error, Result};
 use crate::inventory::{self, Entry, Place, Record};
 use crate::model::health::Trouble;
-use crate::model::{GroupSnapshotId, Phase, SnapshotId, VolumeId};
+use crate::model::{Format, GroupSnapshotId, Phase, SnapshotId, VolumeId};
 use crate::store::{Damage, Store, Subject};
 
 /// Their ids, and those of groups.
 #[derive(Default)]
-pub(super) struct Doubts(Guarded<BTreeSet<String>>);
+pub(super) struct Doubts(Guarded<State>);
+
+#[derive(Default)]
+struct State {
+    ids: BTreeSet<String>,
+    /// What the records beside data have confirmed, in whichever pool.
+    certain: BTreeSet<String>,
+}
 
 impl Driver {
     /// Finds what may be lost in a damaged state file: what lies in the pools and is not what the file says, and what its damaged
@@ -22,12 +29,12 @@ impl Driver {
     pub(super) fn find_doubts(&self, pools: &[Arc<Pool>]) {
         let entries = self.entries(pools);
         let Some(damage) = self.store.damage() else { return self.report_lost_state(&entries) };
+        let mut state = self.doubts.0.lock();
         let mut found = BTreeSet::new();
-        let mut certain = BTreeSet::new();
         for entry in entries {
             let ids = ids_of(&entry);
             match self.agrees(&entry) {
-                true => certain.extend(ids),
+                true => state.certain.extend(ids),
                 false => found.extend(ids.into_iter().chain(self.recorded_at(&entry))),
             }
         }
@@ -37,9 +44,16 @@ impl Driver {
                 || word.parse::<GroupSnapshotId>().is_ok()
         };
         found.extend(damage.words.iter().filter(is_id).cloned());
-        found.retain(|id| !certain.contains(id));
-        self.report_damage(damage, found.len());
-        self.doubts.0.lock().extend(found);
+        // Where a volume went may be what is lost.
+        let retired = self.store.volumes().into_iter().filter_map(|left| left.retired.clone());
+        found.extend(
+            retired.map(|it| it.was).filter(|was| self.store.moved(was).is_none()).map(|was| was.to_string()),
+        );
+        found.retain(|id| !state.certain.contains(id));
+        state.ids.extend(found);
+        let doubts = state.ids.len();
+        drop(state);
+        self.report_damage(damage, doubts);
     }
 
     /// What lies in pools, if it is of use to know.
@@ -64,8 +78,11 @@ impl Driver {
         }
         match &beside.subject {
             Subject::Volume(volume) => self.store.get(&volume.id).is_some_and(|recorded| {
+                // A line that said `formatted` may be lost, and what is not formatted is erased.
+                let is_formatted = recorded.content.format() != Some(Format::Blank) || !entry.formatting;
                 recorded.directory().as_str() == entry.name
                     && recorded.phase != Phase::Creating
+                    && is_formatted
                     && Subject::of_volume(&recorded).agrees(&beside.subject)
             }),
             Subject::Snapshot(snapshot, group) => self.store.snapshot(&snapshot.id).is_some_and(|recorded| {
@@ -94,19 +111,24 @@ impl Driver {
     /// # Errors
     /// UNAVAILABLE for what may have lost its record.
     pub(super) fn expect_certain(&self, id: &str) -> Result<()> {
-        match self.doubts.0.lock().contains(id) {
+        match self.doubts.0.lock().ids.contains(id) {
             false => Ok(()),
-            true => Err(Error::Unavailable(format!(
-                "the record of {id} may be lost, because the state file of node {:?} is damaged; run \"hostloop state repair\" there",
-                self.node_id()
-            ))),
+            true => Err(self.uncertain(id)),
         }
+    }
+
+    /// What is said of an id whose record may be lost.
+    pub(super) fn uncertain(&self, id: &str) -> Error {
+        Error::Unavailable(format!(
+            "the record of {id} may be lost, because the state file of node {:?} is damaged; run \"hostloop state repair\" there",
+            self.node_id()
+        ))
     }
 
     /// What the damage of the state file means for callers.
     pub(crate) fn troubles_of_state(&self) -> Option<Trouble> {
         let damage = self.store.damage()?;
-        let doubts = self.doubts.0.lock().len();
+        let doubts = self.doubts.0.lock().ids.len();
         Some(Trouble::degraded(
             "StateFileDamaged",
             format!(
@@ -156,14 +178,14 @@ impl Driver {
     }
 }
 
-/// The ids that an entry is of: that of its record, that of its group, and its name.
+/// The ids that an entry is of: those of its record and of its group; without a record, its name.
 fn ids_of(entry: &Entry) -> Vec<String> {
-    let mut ids = vec![entry.name.clone()];
-    if let Record::Whole(beside) = &entry.record {
-        match &beside.subject {
-            Subject::Volume(volume) => ids.push(volume.id.to_string()),
-            Subject::Snapshot(_, group) => ids.extend(group.as_ref().map(|group| group.id.to_string())),
+    let Record::Whole(beside) = &entry.record else { return vec![entry.name.clone()] };
+    match &beside.subject {
+        Subject::Volume(volume) => vec![volume.id.to_string()],
+        Subject::Snapshot(snapshot, group) => {
+            let group = group.as_ref().map(|group| group.id.to_string());
+            [snapshot.id.to_string()].into_iter().chain(group).collect()
         }
     }
-    ids
 }

@@ -90,7 +90,8 @@ impl Driver {
         Ok(self.store.beside(subject)?)
     }
 
-    /// Writes the record beside the data of a volume if there is none, or if it says something else.
+    /// Writes the record beside the data of a volume if there is none, or if it says something else. One that is newer than the state
+    /// file is kept.
     pub(super) fn mend_record_of_volume(&self, volume: &Volume, paths: &VolumePaths) {
         let mended = self.mend_record(paths, Subject::of_volume(volume), volume.id.as_str());
         self.late_records.put((&volume.id).into(), volume.id.as_str(), mended);
@@ -116,7 +117,7 @@ impl Driver {
                     id, path = %path.display(),
                     "this record is newer than the state file, which may have been restored: hostloop state check compares them"
                 );
-                Ok(())
+                replace_record(&self.os, paths, &self.store.newer(&found)?)
             }
             _ => replace_record(&self.os, paths, &self.text_of(subject)?),
         }

@@ -27,7 +27,7 @@ declare! { each of peer;
         route: |_| Route::Peers(Callers::Controllers);
         check: |request| reserve::volume(&request.volume_id);
         work: |driver, id| {
-            Ok(reserve::encode_location(&driver.find_volume(&id)))
+            driver.find_volume(&id).map(|location| reserve::encode_location(&location))
         };
     }
     call ReserveNameRequest {

@@ -78,7 +78,7 @@ pub struct Report {
 pub fn run(os: &Os, task: &Task) -> Result<Report> {
     let changes = task.yes && task.verb != Verb::Check;
     let _lock = changes.then(|| lock(os, &task.data_dir)).transpose()?;
-    let entries = entries(os, &task.pools)?;
+    let entries = entries(os, &task.data_dir, &task.pools)?;
     let (present, unreadable) = present(os, task)?;
     let previous = Store::salvage_previous(os.files.as_ref(), &task.data_dir, &task.identity);
     let pools: Vec<PoolName> = task.pools.iter().map(|(name, _)| name.clone()).collect();
@@ -102,8 +102,12 @@ pub fn run(os: &Os, task: &Task) -> Result<Report> {
     foot(&mut text, task, &plan, is_same, left);
     if changes && !is_same {
         let (files, records) = (Arc::clone(&os.files), &plan.records);
-        Store::replace(files, &task.data_dir, task.identity.clone(), plan.first, records)?;
-        text.push_str("Done: the state file was made anew, and the earlier one kept as state.jsonl.previous. Start the driver.\n");
+        Store::replace(files, &task.data_dir, task.identity.clone(), plan.first, (records, is_whole))?;
+        let kept = if is_whole { "previous" } else { "damaged" };
+        let _ = writeln!(
+            text,
+            "Done: the state file was made anew. An earlier one is kept as state.jsonl.{kept}. Start the driver."
+        );
     }
     let good = left == 0 && (is_same || changes);
     Ok(Report { text, good })
@@ -116,7 +120,7 @@ fn lock(os: &Os, data_dir: &Path) -> Result<Box<dyn Send + Sync>> {
         .map_err(|error| Error::InUse(format!("{}: {error}; stop the driver first", data_dir.display())))
 }
 
-fn entries(os: &Os, pools: &[(PoolName, PathBuf)]) -> Result<Vec<Entry>> {
+fn entries(os: &Os, data_dir: &Path, pools: &[(PoolName, PathBuf)]) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for (name, path) in pools {
         let volumes = path.join("volumes");
@@ -124,6 +128,18 @@ fn entries(os: &Os, pools: &[(PoolName, PathBuf)]) -> Result<Vec<Entry>> {
             return Err(Error::InUse(format!(
                 "pool {name}: {} is not there; mount its disk, or leave the pool out",
                 volumes.display()
+            )));
+        }
+        let marker = path.join("hostloop-pool");
+        let known = data_dir.join("known-pools").join(name.as_str());
+        let is_there = |path: &Path| {
+            let found = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
+            Ok::<_, Error>(found.is_some())
+        };
+        if is_there(&known)? && !is_there(&marker)? {
+            return Err(Error::InUse(format!(
+                "pool {name}: {} is not there; is its disk mounted? Mount it, or leave the pool out",
+                marker.display()
             )));
         }
         entries.extend(inventory::read(os, name, path)?);
@@ -169,6 +185,9 @@ fn lines(text: &mut String, items: &[Item]) -> usize {
         let Item { kind, id, purpose, directory, decision } = item;
         let what = match decision {
             Decision::Keep => continue,
+            Decision::Mend => {
+                "stays as the state file says; the next start writes the record beside its data".to_owned()
+            }
             Decision::Add => "recorded, as the record beside its data says".to_owned(),
             Decision::AddPrevious => "recorded, as the previous state file says".to_owned(),
             Decision::Replace(why) => format!("recorded anew: {why}"),

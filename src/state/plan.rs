@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::Wishes;
 use super::believe::usable;
 use super::subjects::{
-    difference, id_of, is_being_deleted, is_ready, kind_of, phase_of, purpose_of, says_same,
+    difference, id_of, is_being_deleted, is_more_formatted, is_ready, kind_of, phase_of, pool_of, purpose_of,
+    says_same,
 };
 use crate::inventory::{Data, Entry, Place, Record};
 use crate::model::{
@@ -33,6 +34,8 @@ pub(super) struct Known<'a> {
 pub(super) enum Decision {
     /// Its record stays.
     Keep,
+    /// Its record stays, and the next start writes the one beside its data.
+    Mend,
     /// It gets the record that lies beside its data.
     Add,
     /// It gets the record that the previous state file has.
@@ -158,6 +161,10 @@ impl Planner<'_> {
                 self.put(&subject, Phase::Deleting);
                 Decision::Finish
             }
+            None if self.went_to(&subject).is_some() => {
+                let node = self.went_to(&subject).unwrap_or_default();
+                Decision::Leave(format!("it has moved to node {node:?}"))
+            }
             None if self.has(&id_of(&subject)) => {
                 Decision::Leave(format!("the state file has {} in another directory", id_of(&subject)))
             }
@@ -165,8 +172,18 @@ impl Planner<'_> {
                 self.put(&subject, Phase::Ready);
                 Decision::Add
             }
-            Some(recorded) if says_same(&recorded, &subject) && is_ready(&recorded) => Decision::Keep,
-            Some(recorded) if !self.believes_disk() || is_being_deleted(&recorded) => Decision::Keep,
+            Some(recorded)
+                if says_same(&recorded, &subject)
+                    && is_ready(&recorded)
+                    && !(self.believes_disk() && is_more_formatted(&subject, &recorded)) =>
+            {
+                Decision::Keep
+            }
+            Some(recorded) if is_being_deleted(&recorded) => Decision::Keep,
+            Some(recorded) if !self.believes_disk() => match is_ready(&recorded) {
+                true => Decision::Mend,
+                false => Decision::Keep, // the next start settles it
+            },
             Some(recorded) => {
                 let why = difference(&recorded, &subject);
                 self.remove(&recorded);
@@ -204,6 +221,9 @@ impl Planner<'_> {
             Place::Volume => of_volume(),
             Place::Snapshot => of_snapshot(),
         };
+        if let Some(node) = found.as_ref().and_then(|subject| self.went_to(subject)) {
+            return Decision::Leave(format!("it has moved to node {node:?}"));
+        }
         match found.filter(|subject| !self.has(&id_of(subject))) {
             Some(subject) if entry.data != Data::Missing => {
                 self.put(&subject, if entry.deleting { Phase::Deleting } else { phase_of(&subject) });
@@ -222,7 +242,7 @@ impl Planner<'_> {
     /// The record of what is being deleted, of which nothing else is known.
     fn left_of_deleted(&self, entry: &Entry) -> Option<Volume> {
         let id: VolumeId = entry.name.parse().ok()?;
-        if !entry.deleting {
+        if !entry.deleting || entry.record != Record::Missing {
             return None;
         }
         let backend = match entry.data {
@@ -254,7 +274,10 @@ impl Planner<'_> {
         let gone: Vec<Subject> = volumes.chain(snapshots).collect();
         for subject in gone.iter().filter(|subject| is_ready(subject)) {
             let id = id_of(subject);
-            let decision = match self.believes_disk() || self.wishes.drops(&id, &id) {
+            // A pool in which nothing at all is may be one whose disk is not mounted.
+            let pool = pool_of(subject);
+            let is_empty = self.known.entries.iter().all(|entry| entry.pool != *pool);
+            let decision = match (self.believes_disk() && !is_empty) || self.wishes.drops(&id, &id) {
                 true => {
                     self.remove(subject);
                     Decision::Forget("its directory is gone".to_owned())
@@ -330,6 +353,15 @@ impl Planner<'_> {
                 self.records.moved.insert(moved.id.clone(), moved);
             }
         }
+    }
+
+    /// The node that a volume has moved to, if the records say so.
+    fn went_to(&self, subject: &Subject) -> Option<String> {
+        let Subject::Volume(volume) = subject else { return None };
+        let files = [self.known.present, self.known.previous].into_iter().flatten();
+        let moved =
+            files.filter_map(|file| file.records.moved.get(&volume.id)).max_by_key(|moved| moved.by)?;
+        (moved.by > volume.generation).then(|| moved.node_id.clone())
     }
 
     fn has(&self, id: &str) -> bool {

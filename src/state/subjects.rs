@@ -1,6 +1,6 @@
 //! What two records have in common, and what they do not.
 
-use crate::model::{Phase, format_two};
+use crate::model::{Format, Phase, PoolName, format_two};
 use crate::store::Subject;
 
 pub(super) fn id_of(subject: &Subject) -> String {
@@ -39,6 +39,22 @@ pub(super) fn is_ready(subject: &Subject) -> bool {
 
 pub(super) fn is_being_deleted(subject: &Subject) -> bool {
     phase_of(subject) == Phase::Deleting
+}
+
+pub(super) fn pool_of(subject: &Subject) -> &PoolName {
+    match subject {
+        Subject::Volume(volume) => volume.pool(),
+        Subject::Snapshot(snapshot, _) => &snapshot.pool,
+    }
+}
+
+/// Reports whether something was made in the image that the record in the state file does not know.
+pub(super) fn is_more_formatted(found: &Subject, recorded: &Subject) -> bool {
+    let format = |subject: &Subject| match subject {
+        Subject::Volume(volume) => volume.content.format(),
+        Subject::Snapshot(..) => None,
+    };
+    (format(found), format(recorded)) == (Some(Format::Formatted), Some(Format::Blank))
 }
 
 /// Reports whether a record in the state file says the same as one beside data.

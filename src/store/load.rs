@@ -26,6 +26,8 @@ pub(super) struct Loaded {
     pub settled: u64,
     /// The format of the file.
     pub format: u64,
+    /// It is damaged, and its last line has no end.
+    pub ends_inside: bool,
     /// What cannot be read.
     pub damage: Option<Damage>,
 }
@@ -85,28 +87,31 @@ pub(super) fn load(bytes: &[u8], identity: &Identity, file: &Path) -> Result<Loa
         torn: 0,
         settled: header.synced,
         format: header.hostloop,
+        ends_inside: false,
         damage,
     };
     // What was on disk once. A line behind a bad one may say so.
     let mark = lines.iter().filter_map(|line| record::mark_at_end(line)).fold(header.synced, u64::max);
+    // A bad header does not say what was on disk before the file got its name: nothing behind it is taken for torn.
+    let is_headless = loaded.damage.is_some();
     for line in lines {
         match record::intact(line) {
             Some(json) => loaded.take(json, file)?,
             // Nothing says that it was acknowledged, nor anything after it.
-            None if mark < loaded.next => break,
+            None if mark < loaded.next && !is_headless => break,
             None => {
                 loaded.skip(line);
-                record::intact_at_end(line).map_or(Ok(()), |json| loaded.take(json, file))?;
-                if !line.ends_with(b"\n") {
-                    break; // the next line must not become a part of it
-                }
+                // Behind a line that has lost its end, or without its own: it gets one before anything is appended.
+                let ended = if line.ends_with(b"\n") { line.to_vec() } else { [line, &b"\n"[..]].concat() };
+                record::intact_at_end(&ended).map_or(Ok(()), |json| loaded.take(json, file))?;
+                loaded.ends_inside = !line.ends_with(b"\n");
             }
         }
         loaded.lines += 1;
         loaded.len += line.len() as u64;
     }
-    loaded.torn = (bytes.len() as u64).saturating_sub(loaded.len);
     loaded.reach(mark.saturating_add(1), || format!("record {mark} was once on disk"));
+    loaded.torn = (bytes.len() as u64).saturating_sub(loaded.len);
     match &loaded.damage {
         Some(damage) if !loaded.is_current() => Err(damaged(file, damage.line, damage.reason.clone())),
         _ => Ok(loaded),

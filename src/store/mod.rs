@@ -92,6 +92,9 @@ use writer::Writer;
 /// Lines out of date that the file may hold beside as many as there are live records.
 const SLACK: u64 = 1000;
 
+/// More than the changes that a state file has in its life.
+const NEWER: u64 = 1 << 40;
+
 /// Whose state it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -182,6 +185,15 @@ impl Store {
     pub fn beside(&self, subject: Subject) -> Result<Vec<u8>, StoreError> {
         let beside = Beside { identity: self.identity.clone(), seq: self.sequence(), subject };
         Ok(beside.text().map_err(std::io::Error::from)?)
+    }
+
+    /// Returns a record beside data that is newer than the state file, so that it stays newer: the numbers of the file go on.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if it cannot be JSON, which no record of ours is.
+    pub fn newer(&self, beside: &Beside) -> Result<Vec<u8>, StoreError> {
+        let seq = beside.seq.max(self.sequence()).saturating_add(NEWER);
+        Ok(Beside { seq, ..beside.clone() }.text().map_err(std::io::Error::from)?)
     }
 
     /// Records a volume, new or changed. It is on disk when this returns.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::load::{self, Damage};
 use super::record::Put;
-use super::writer::{PREVIOUS_FILE, Writer};
+use super::writer::{DAMAGED_FILE, PREVIOUS_FILE, Writer};
 use super::{Identity, Store, StoreError};
 use crate::kernel::Files;
 use crate::model::{GroupSnapshot, GroupSnapshotId, Moved, Snapshot, SnapshotId, Volume, VolumeId};
@@ -49,7 +49,7 @@ impl Store {
     }
 
     /// Makes the state file anew, in one step; durable on return. Its numbers begin with `first`. The present one is kept as the
-    /// previous one.
+    /// previous one if it is whole, and else as the damaged one.
     ///
     /// # Errors
     /// [`StoreError::Io`]: the file is what it was before.
@@ -58,9 +58,10 @@ impl Store {
         data_dir: &Path,
         identity: Identity,
         first: u64,
-        records: &Records,
+        (records, is_whole): (&Records, bool),
     ) -> Result<(), StoreError> {
-        Ok(Writer::starting_at(files, data_dir, identity, first).succeed(&records.all(), true)?)
+        let kept = if is_whole { PREVIOUS_FILE } else { DAMAGED_FILE };
+        Ok(Writer::starting_at(files, data_dir, identity, first).succeed(&records.all(), Some(kept))?)
     }
 }
 

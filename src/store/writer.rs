@@ -19,6 +19,8 @@ pub(super) const NEW_FILE: &str = "state.jsonl.new";
 
 /// The state file as it was before it was written anew.
 pub(super) const PREVIOUS_FILE: &str = "state.jsonl.previous";
+/// A damaged state file in the place of which another was made.
+pub(super) const DAMAGED_FILE: &str = "state.jsonl.damaged";
 /// The same in the making. One that is found at start was never used.
 pub(super) const NEW_PREVIOUS: &str = "state.jsonl.previous.new";
 
@@ -105,7 +107,8 @@ impl Writer {
         self.room = self.room_that_is_there()?;
         if loaded.damage.is_some() {
             self.damaged = true;
-            return self.keep();
+            self.keep()?;
+            return if loaded.ends_inside { self.end_line() } else { Ok(()) };
         }
         if loaded.is_settled() {
             self.keep()?;
@@ -114,7 +117,7 @@ impl Writer {
                 return Ok(());
             }
         }
-        match self.succeed(&loaded.memory.records(), true) {
+        match self.succeed(&loaded.memory.records(), Some(PREVIOUS_FILE)) {
             Err(error) if loaded.is_current() && !matches!(self.tail, Tail::Rewrite) => {
                 tracing::warn!(%error, "no fresh state file could be written, the present one is kept");
                 if self.is_broken() { self.keep() } else { Ok(()) }
@@ -127,6 +130,16 @@ impl Writer {
     fn keep(&mut self) -> io::Result<()> {
         self.files.sync_directory(&self.directory)?;
         self.cut()
+    }
+
+    /// Ends a line that has no end, so that the next one does not become a part of it.
+    fn end_line(&mut self) -> io::Result<()> {
+        if let Tail::Open(log) = &mut self.tail {
+            log.append(b"\n")?;
+            log.sync()?;
+            self.len += 1;
+        }
+        Ok(())
     }
 
     /// What an earlier process has set aside.
@@ -154,6 +167,11 @@ impl Writer {
     pub fn repair(&mut self, live: &[Put]) -> io::Result<()> {
         match self.tail {
             Tail::Open(_) => Ok(()),
+            Tail::Cut if self.damaged => self.cut(),
+            // A new file would say that nothing is lost.
+            Tail::Rewrite if self.damaged => Err(io::Error::other(
+                "the state file is damaged, and its end is not known; stop the driver and run \"hostloop state repair\"",
+            )),
             Tail::Cut => self.cut().or_else(|_| self.rewrite(live)),
             Tail::Rewrite => self.rewrite(live),
         }
@@ -255,7 +273,7 @@ impl Writer {
     /// Writes the file anew. A failure is put off until the file has grown by another `live` lines and slack.
     pub fn compact(&mut self, live: &[Put]) {
         let lines = self.lines;
-        if let Err(error) = self.succeed(live, true) {
+        if let Err(error) = self.succeed(live, Some(PREVIOUS_FILE)) {
             tracing::warn!(%error, lines, "the state file could not be compacted and keeps growing until it can");
             self.not_before = lines.saturating_add(live.len() as u64).saturating_add(self.slack);
         }
@@ -268,14 +286,14 @@ impl Writer {
     /// # Errors
     /// The kernel's. Until the rename the present file stays in use as it was.
     pub fn rewrite(&mut self, live: &[Put]) -> io::Result<()> {
-        self.succeed(live, false)
+        self.succeed(live, None)
     }
 
-    /// The same; and if wished, the present file is kept as the previous one.
+    /// The same; and if wished, the present file is kept under this name.
     ///
     /// # Errors
     /// Those of [`rewrite`](Self::rewrite).
-    pub fn succeed(&mut self, live: &[Put], keep: bool) -> io::Result<()> {
+    pub fn succeed(&mut self, live: &[Put], keep: Option<&str>) -> io::Result<()> {
         let count = live.len() as u64;
         let way_out = live.iter().map(Put::way_out).fold(0, u64::saturating_add);
         // Nothing is lost where there is nothing to go on with.
@@ -291,8 +309,8 @@ impl Writer {
             // It only takes room; the next attempt and the next start remove it as well.
             let _ = self.files.remove_file(&new_file);
         })?;
-        if keep {
-            self.keep_previous();
+        if let Some(name) = keep {
+            self.keep_as(name);
         }
         self.tail = Tail::Rewrite;
         self.next = header.synced.saturating_add(1);
@@ -311,8 +329,8 @@ impl Writer {
 
     /// Keeps a copy of the present file, once, before another takes its place: `hostloop state repair` looks for records in it that
     /// are lost. It has no room behind it, and is not worth a failure.
-    fn keep_previous(&self) {
-        let [file, previous, new] = [FILE, PREVIOUS_FILE, NEW_PREVIOUS].map(|name| self.directory.join(name));
+    fn keep_as(&self, name: &str) {
+        let [file, previous, new] = [FILE, name, NEW_PREVIOUS].map(|name| self.directory.join(name));
         let copy = || {
             let bytes = self.files.read(&file)?;
             self.files.open_log(&new, 0)?.append(&bytes)?;

@@ -1,5 +1,7 @@
 //! What the commands that show volumes read of the API server, and their way to a controller.
 
+use std::collections::BTreeSet;
+
 use futures_util::future::select_ok;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -94,6 +96,15 @@ impl Cluster {
         let right = "list pods (--driver-namespace names the namespace of the controllers)";
         let mut pods = found.map_err(|error| untold(&error, right))?.items;
         pods.retain(is_running);
+        // Whoever may make pods can give one the label, and answer what he likes.
+        let namespaces: BTreeSet<String> = pods.iter().filter_map(Pod::namespace).collect();
+        if namespaces.len() > 1 {
+            let namespaces: Vec<String> = namespaces.into_iter().collect();
+            return Err(format!(
+                "pods of several namespaces say that they are controllers of {driver}: {}; name the right one with --driver-namespace",
+                namespaces.join(", ")
+            ));
+        }
         let ways = pods.iter().filter_map(|pod| Some((pod, port_of(pod)?)));
         let ways: Vec<_> = ways.map(|(pod, port)| Box::pin(self.through(pod, port))).collect();
         if ways.is_empty() {

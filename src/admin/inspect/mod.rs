@@ -113,9 +113,14 @@ impl Session {
             Ok(text) => {
                 let view = command.view();
                 let again = view.watch && matches!(view.output, Output::Table | Output::Wide);
-                self.screen.page(&text, again);
+                self.screen.page(&harmless(&text), again);
                 self.tell_problems(&found);
-                Outcome::Done
+                match &command {
+                    InspectCommand::Volume(args) if !one::is_known(&found, &args.name, namespace) => {
+                        Outcome::Failed
+                    }
+                    _ => Outcome::Done,
+                }
             }
             Err(error) => {
                 self.tell_problems(&found);
@@ -127,10 +132,10 @@ impl Session {
 
     fn tell_problems(&mut self, found: &Found) {
         for problem in &found.problems {
-            self.screen.problem(problem);
+            self.screen.problem(&harmless(problem));
         }
         for (node, why) in found.unanswered() {
-            self.screen.problem(&format!("node {node} did not answer: {why}"));
+            self.screen.problem(&harmless(&format!("node {node} did not answer: {why}")));
         }
     }
 
@@ -144,6 +149,11 @@ impl Session {
             InspectCommand::Nodes(_) => None,
         }
     }
+}
+
+/// Returns a text that a terminal only shows: what a node or an object is named may hold escape sequences.
+fn harmless(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter }).collect()
 }
 
 fn namespace_of(scope: &ScopeArgs, own: impl FnOnce() -> Option<String>) -> Option<String> {
@@ -166,7 +176,7 @@ fn printed(command: &InspectCommand, found: &Found, namespace: Option<&str>) -> 
                 (None, None) => row.id.clone(),
             };
             list(output, &rows, found, name, || match rows.is_empty() {
-                true => nothing("volume", namespace),
+                true => nothing("volume", namespace, found),
                 false => cells::volumes(&rows, namespace.is_none(), wide),
             })
         }
@@ -177,7 +187,7 @@ fn printed(command: &InspectCommand, found: &Found, namespace: Option<&str>) -> 
                 None => row.id.clone(),
             };
             list(output, &rows, found, name, || match rows.is_empty() {
-                true => nothing("snapshot", namespace),
+                true => nothing("snapshot", namespace, found),
                 false => cells::snapshots(&rows, namespace.is_none(), wide),
             })
         }
@@ -190,10 +200,11 @@ fn printed(command: &InspectCommand, found: &Found, namespace: Option<&str>) -> 
     }
 }
 
-fn nothing(what: &str, namespace: Option<&str>) -> String {
-    match namespace {
-        Some(namespace) => format!("no {what} in namespace {namespace}"),
-        None => format!("no {what}"),
+fn nothing(what: &str, namespace: Option<&str>, found: &Found) -> String {
+    let place = namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default();
+    match found.unanswered().next() {
+        None => format!("no {what}{place}"),
+        Some(_) => format!("no {what}{place} on the nodes that answered"),
     }
 }
 
@@ -218,6 +229,9 @@ fn one(output: Output, found: &Found, name: &str, namespace: Option<&str>) -> Re
     let Some(first) = meant.first() else {
         let silent: Vec<&str> = found.unanswered().map(|(node, _)| node).collect();
         return Err(match silent.as_slice() {
+            [] if found.objects.volumes.is_none() => {
+                format!("no node has a volume with the id {name:?}, and which claims there are is not known")
+            }
             [] => format!(
                 "there is no volume {name:?}: neither a claim{} nor a PersistentVolume nor an id",
                 within(namespace)

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::cells::{bytes, claim, disk, names, text, used};
 use super::gather::Found;
 use super::snapshots::{self, SnapshotRow};
-use super::volumes::{VolumeRow, all_rows};
+use super::volumes::{UNKNOWN_PREFIX, VolumeRow, all_rows};
 use crate::admin::screen::age;
 use crate::cli::ScopeArgs;
 
@@ -39,6 +39,11 @@ pub(super) fn find(found: &Found, name: &str, namespace: Option<&str>) -> Vec<On
         volume,
     };
     meant.into_iter().map(one).collect()
+}
+
+/// Returns whether a node has told of what a name means.
+pub(super) fn is_known(found: &Found, name: &str, namespace: Option<&str>) -> bool {
+    find(found, name, namespace).iter().any(|one| !one.volume.health.starts_with(UNKNOWN_PREFIX))
 }
 
 /// Returns a volume for people.

@@ -164,6 +164,45 @@ fn pods_that_may_not_be_read_are_not_none() {
     assert_eq!((pods("v9"), pods("v3")), (None, None));
 }
 
+/// The standby copy on n2 was promoted, and n1 has come back with its old record.
+#[test]
+fn an_old_record_does_not_hide_a_silent_node() {
+    let mut found = found();
+    let old = volume("v9", GIB);
+    found.nodes[0].answer.as_mut().unwrap().volumes.push(old);
+    let rows = super::volumes::all_rows(&found);
+    let health: Vec<(Option<&str>, &str)> = rows
+        .iter()
+        .filter(|row| row.id == "v9")
+        .map(|row| (row.node.as_deref(), row.health.as_str()))
+        .collect();
+    assert_eq!(
+        health,
+        [
+            (Some("n1"), "Unknown (its PersistentVolume names another node)"),
+            (Some("n2"), "Unknown (node did not answer)")
+        ]
+    );
+}
+
+#[test]
+fn a_failed_look_is_not_an_answer() {
+    let mut found = found();
+    found.objects.pods = None;
+    let of_node = found.nodes[0].answer.as_mut().unwrap();
+    of_node.volumes[1].unmeasured = Some("EIO".to_owned());
+    of_node.volumes[0].generation = 1;
+    let rows = super::volumes::all_rows(&found);
+    let row = |id: &str| rows.iter().find(|row| row.id == id).expect("a row");
+    assert_eq!(row("v2").pods, None, "nobody has seen that there are none");
+    assert_eq!(row("v1").snapshots, None, "those of before the move may be on n2");
+}
+
+#[test]
+fn a_terminal_gets_no_escape_sequences() {
+    assert_eq!(super::harmless("a\u{1b}]52;c;eA==\u{7}\nb\u{9b}2J"), "a ]52;c;eA== \nb 2J");
+}
+
 #[test]
 fn the_largest_on_disk_comes_first() {
     let order = |line: &str| -> Vec<String> {
@@ -209,7 +248,10 @@ fn one_volume_is_found_by_each_of_its_names() {
 fn snapshots_are_named_by_their_objects() {
     let text = print("hostloop snapshots", Some("shop")).unwrap();
     assert_eq!(lines(&text)[1], "before data n1 default 5 GiB ? ready -");
-    assert_eq!(print("hostloop snapshots", Some("web")).unwrap(), "no snapshot in namespace web");
+    assert_eq!(
+        print("hostloop snapshots", Some("web")).unwrap(),
+        "no snapshot in namespace web on the nodes that answered"
+    );
 }
 
 #[test]

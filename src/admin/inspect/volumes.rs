@@ -14,6 +14,8 @@ use crate::model::details::{DetailedTrouble, VolumeDetails};
 pub(super) const MISSING: &str = "Missing";
 /// The health of a volume whose node did not answer.
 pub(super) const UNKNOWN: &str = "Unknown (node did not answer)";
+/// What the health of each volume begins with that no node has told of, and that may be there.
+pub(super) const UNKNOWN_PREFIX: &str = "Unknown";
 
 /// A volume, as a program reads it. What is not known is `null`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -82,6 +84,7 @@ struct Index<'a> {
     generations: HashMap<&'a str, u64>,
     /// Whether pods were asked for, and came.
     has_pods: bool,
+    all_answered: bool,
 }
 
 impl<'a> Index<'a> {
@@ -112,6 +115,7 @@ impl<'a> Index<'a> {
             snapshots,
             generations,
             has_pods: found.objects.pods.is_some(),
+            all_answered: found.unanswered().next().is_none(),
         }
     }
 
@@ -132,7 +136,9 @@ impl<'a> Index<'a> {
         row.shared_bytes = volume.disk.shared;
         row.measured_seconds_ago = volume.disk.age(crate::model::Timestamp::now()).map(|age| age.as_secs());
         row.unmeasured.clone_from(&volume.unmeasured);
-        row.snapshots = Some(self.snapshots.get(volume.id.as_str()).copied().unwrap_or(0));
+        // Those that were made before a move are on the earlier node.
+        row.snapshots = (self.all_answered || volume.generation == 0)
+            .then(|| self.snapshots.get(volume.id.as_str()).copied().unwrap_or(0));
         row.moves = Some(volume.generation);
         let outdated = self.generations.get(volume.id.as_str()).is_some_and(|last| *last > volume.generation);
         row.health = health_of(volume, outdated);
@@ -154,13 +160,17 @@ impl<'a> Index<'a> {
                 ..VolumeRow::default()
             },
         };
-        let is_known = volume.disk.measured.is_some();
+        // A look that failed has found no pod, and there may be some.
+        let is_known =
+            volume.disk.measured.is_some() && (volume.unmeasured.is_none() || !volume.pods.is_empty());
         row.pods = is_known.then(|| volume.pods.iter().map(by_uid).collect());
         if row.namespace.is_none() {
             let pods = volume.pods.iter().filter_map(|uid| self.pods.get(uid.as_str()));
             row.namespace = pods.map(|pod| pod.name.namespace.clone()).next();
         }
-        self.add_users(&mut row);
+        if matches!(volume.kind.as_str(), "volume" | "inline") {
+            self.add_users(&mut row);
+        }
         row
     }
 
@@ -216,7 +226,17 @@ pub(super) fn all_rows(found: &Found) -> Vec<VolumeRow> {
         let volumes = asked.answer.iter().flat_map(|answer| &answer.volumes);
         rows.extend(volumes.map(|volume| index.row(&asked.known.node_id, volume)));
     }
-    let held: HashSet<String> = rows.iter().map(|row| row.id.clone()).collect();
+    // An earlier node of a volume may still have a record with its id.
+    let has = |row: &VolumeRow| {
+        let known = index.by_id.get(row.id.as_str());
+        known.and_then(|known| known.node.as_ref()).is_none_or(|node| row.node.as_ref() == Some(node))
+    };
+    let held: HashSet<String> = rows.iter().filter(|row| has(row)).map(|row| row.id.clone()).collect();
+    for row in rows.iter_mut().filter(|row| !held.contains(&row.id)) {
+        if !row.health.starts_with("Outdated") {
+            row.health = "Unknown (its PersistentVolume names another node)".to_owned();
+        }
+    }
     let answered: BTreeMap<&str, bool> =
         found.nodes.iter().map(|node| (node.known.node_id.as_str(), node.answer.is_ok())).collect();
     let all_answered = answered.values().all(|answered| *answered);
@@ -250,7 +270,8 @@ pub(super) fn rows(found: &Found, scope: &ScopeArgs, namespace: Option<&str>) ->
     rows.retain(|row| {
         namespace.is_none_or(|namespace| row.namespace.as_deref() == Some(namespace))
             && is_of(scope.node.as_ref(), row.node.as_ref())
-            && is_of(scope.pool.as_ref(), row.pool.as_ref())
+            && (is_of(scope.pool.as_ref(), row.pool.as_ref())
+                || (row.pool.is_none() && row.health == UNKNOWN))
     });
     super::order::sort(&mut rows, scope.sort_by);
     rows

@@ -82,7 +82,20 @@ impl Reservations {
 impl Driver {
     /// Finds out whether this node has a volume, is about to have it, or neither, whether its data are there, and where the volume
     /// is if it has moved away. The name of a volume that has moved away stays in use.
-    pub fn find_volume(&self, id: &VolumeId) -> Location {
+    ///
+    /// # Errors
+    /// UNAVAILABLE if its record may be lost, because the state file is damaged: "nothing" and "deleted" have others delete its data.
+    pub fn find_volume(&self, id: &VolumeId) -> Result<Location> {
+        self.expect_certain(id.as_str())?;
+        match self.store.damage() {
+            Some(_) if self.store.get(id).is_none() && self.store.moved(id).is_none() => {
+                Err(self.uncertain(id.as_str()))
+            }
+            _ => Ok(self.location(id)),
+        }
+    }
+
+    fn location(&self, id: &VolumeId) -> Location {
         // In this order: a reservation ends after the lock is taken, and the lock after the record is there.
         let reserved = self.reservations.is_reserved(id);
         let found = match () {
@@ -146,7 +159,7 @@ impl Driver {
     /// Takes a reservation back; fine where there is none. What is made by it is refused from here on.
     pub fn release_name(&self, id: &VolumeId) -> Location {
         self.reservations.release(id);
-        self.find_volume(id)
+        self.location(id)
     }
 
     /// Reports whether the id is in use: by a volume, by one that has moved away, or by a running operation.

@@ -289,8 +289,9 @@ impl Driver {
     fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
         let paths = self.paths(volume)?;
         self.acknowledge_volume(Arc::clone(volume))?;
+        let longer = paths.bytes().recover(self.place(volume, &paths))?;
         self.mend_record_of_volume(volume, &paths);
-        if let Some(bytes) = paths.bytes().recover(self.place(volume, &paths))? {
+        if let Some(bytes) = longer {
             tracing::info!(volume.id = %volume.id, size = %format_exactly(bytes), "taking over the size of an interrupted expansion");
             // The retry of the call says what was asked for.
             self.record(Volume { capacity_bytes: bytes, requested_bytes: None, ..(**volume).clone() })?;

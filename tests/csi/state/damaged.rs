@@ -2,6 +2,8 @@
 
 use super::rebuilt::replace_state;
 use super::*;
+use hostloop::error::Error;
+use hostloop::model::{NodeKey, VolumeId};
 use tonic::Code;
 
 /// One byte of each line is changed, one line at a time.
@@ -41,6 +43,24 @@ fn a_damaged_record_costs_its_volume_alone() {
         assert_eq!(world.seen(), before, "{end}: {}", report.text);
     }
     world.check_data();
+}
+
+/// "Nothing" and "deleted" have a controller delete what other nodes keep of a volume.
+#[test]
+fn a_damaged_node_does_not_say_that_it_has_nothing() {
+    let world = World::new();
+    let text = String::from_utf8(world.rig.kernel.read_file(STATE).expect("read")).expect("text");
+    let lost = &world.vols[7].id;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains(lost.as_str())).collect();
+    world.rig.kernel.kill();
+    let os = world.rig.kernel.restart();
+    replace_state(&world, (lines.join("\n") + "\n").as_bytes());
+    let driver = world.rig.driver_on(os);
+    let found = |id: &VolumeId| driver.find_volume(id).map(|found| found.generation);
+    assert!(matches!(found(&lost.parse().expect("an id")), Err(Error::Unavailable(_))));
+    let never = VolumeId::of_name(&NodeKey::of(NODE), "never");
+    assert!(matches!(found(&never), Err(Error::Unavailable(_))), "its record may be what is lost");
+    assert_eq!(found(&world.vols[0].id.parse().expect("an id")).expect("a volume"), Some(0));
 }
 
 /// Kubelet ends a pod whose volume is not available.

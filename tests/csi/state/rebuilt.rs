@@ -82,6 +82,30 @@ fn an_older_file_is_brought_up_to_date() {
     assert_eq!(world.seen(), before);
 }
 
+/// A driver has started with it: its numbers are no longer lower than those of the records, so that it may be right.
+#[test]
+fn an_older_file_in_use_is_completed_and_not_believed() {
+    let mut world = World::new();
+    let older = world.rig.kernel.read_file(STATE).expect("read");
+    let gone = world.vols[7].clone();
+    world.rig.ok(gone.delete_request());
+    let later = world.rig.made(create("later", block()));
+    let before = world.seen();
+    world.rig.kernel.kill();
+    world.rig.kernel.restart();
+    replace_state(&world, &older);
+    for _ in 0..20 {
+        world.rig.start_again();
+    }
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(!report.good && report.text.contains(&later.id), "{}", report.text);
+    assert!(report.text.contains("LEFT AS IT IS: its directory is gone"), "{}", report.text);
+    let drop = [gone.id.clone()].into();
+    let report = world.run(Verb::Rebuild, Wishes { drop, ..Wishes::default() });
+    assert!(report.good, "{}", report.text);
+    assert_eq!(world.seen(), before);
+}
+
 #[test]
 fn a_whole_file_is_left_as_it_is() {
     let mut world = World::new();

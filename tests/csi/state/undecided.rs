@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::invariants::directory_of;
+use hostloop::model::{Moved, NodeKey, VolumeId};
+use hostloop::store::{Beside, Durability};
 use tonic::Code;
 
 fn only(id: &str) -> std::collections::BTreeSet<String> {
@@ -54,6 +56,43 @@ fn a_directory_of_another_node_is_not_taken() {
     let report = run(&os, &Task { identity, ..task(Verb::Rebuild, true) }).expect("it runs");
     assert!(!report.good && report.text.contains("0 volumes and 0 snapshots"), "{}", report.text);
     assert!(report.text.contains(&format!("and node {NODE:?}")), "{}", report.text);
+}
+
+/// The deletion of something else had begun there: it is not this node's to end.
+#[test]
+fn a_marked_directory_of_another_node_stays() {
+    let mut world = World::new();
+    world.lose_state();
+    let vol = world.vols[7].clone();
+    let directory = directory_of(&world.rig.kernel, &vol.id).expect("a directory");
+    let record = world.rig.kernel.read_file(format!("{directory}/volume.json")).expect("read");
+    let record = Beside::read(&record).expect("a record");
+    let identity = Identity { node_id: "node-b".to_owned(), ..record.identity };
+    let theirs = Beside { identity, ..record }.text().expect("JSON");
+    world.rig.kernel.remove_file(format!("{directory}/volume.json")).expect("remove");
+    world.rig.kernel.write_file(format!("{directory}/volume.json"), &theirs).expect("write");
+    world.rig.kernel.write_file(format!("{directory}/deleting"), b"").expect("mark");
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(!report.good && report.text.contains("node-b"), "{}", report.text);
+    assert!(world.rig.kernel.exists(format!("{directory}/disk.img")));
+}
+
+/// Where a volume went is remembered, and its leftover is not the volume.
+#[test]
+fn a_volume_that_has_moved_is_not_recorded_again() {
+    let mut world = World::new();
+    let vol = world.vols[7].clone();
+    let id: VolumeId = vol.id.parse().expect("an id");
+    world.rig.restore_state(|store| {
+        let left = VolumeId::of_retired(&NodeKey::of(NODE), &id, 1);
+        let (node_id, deleted) = ("node-b".to_owned(), false);
+        let moved = Moved { id: id.clone(), left, by: 1, node_id, deleted, deleted_here: None };
+        store.put_moved(moved).expect("put");
+        store.delete(&id, Durability::Synced).expect("delete");
+    });
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(!report.good && report.text.contains("it has moved to node \"node-b\""), "{}", report.text);
+    world.rig.fails(Code::FailedPrecondition, vol.delete_request());
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn grows_before_it_is_used(world: &World) {
     source.down();
     let image = world.image(source.id());
     let left = std::fs::read_dir(image.parent().expect("a directory")).expect("list").count();
-    assert_eq!(left, 2, "only the image and its mark");
+    assert_eq!(left, 3, "only the image, its mark and its record");
     run("e2fsck", &["-f", "-n", text(&image)]);
     source.up();
     assert_eq!(read_at(&source.file("a"), 0, LEN), pattern(1, LEN));
@@ -161,7 +161,11 @@ fn a_growth_that_is_killed_loses_nothing() {
         is_grown(&vol, bytes);
         vol.down();
         let directory = world.volume_directory(&id);
-        assert_eq!(std::fs::read_dir(directory).expect("list").count(), 2, "only the image and its mark");
+        assert_eq!(
+            std::fs::read_dir(directory).expect("list").count(),
+            3,
+            "only the image, its mark and its record"
+        );
     }
     assert!(killed > 0, "no resize2fs was met");
     world.csi.delete(&id).expect("DeleteVolume");
