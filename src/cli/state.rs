@@ -17,7 +17,7 @@ Examples:
   hostloop state check --node-id node-1
   hostloop state repair --node-id node-1 --yes
   hostloop state rebuild --node-id node-1 --data-dir /srv/hostloop --pool fast=/mnt/nvme
-  hostloop state rebuild --node-id node-1 --keep vol-0123456789ab-… --yes
+  hostloop state rebuild --node-id node-1 --keep vol-ID --yes
 
 Exit codes: 0 nothing is left to do, 1 failed, something is left to decide, or (without --yes) to do, 2 wrong flag or value.";
 

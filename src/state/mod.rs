@@ -99,7 +99,8 @@ pub fn run(os: &Os, task: &Task) -> Result<Report> {
     }
     let left = lines(&mut text, &plan.items);
     let is_same = is_whole && present.is_some_and(|present| present.records == plan.records);
-    foot(&mut text, task, &plan, is_same, left);
+    let is_older = plan.items.iter().any(|item| item.decision == Decision::Mend);
+    foot(&mut text, task, &plan, is_same && !is_older, left);
     if changes && !is_same {
         let (files, records) = (Arc::clone(&os.files), &plan.records);
         Store::replace(files, &task.data_dir, task.identity.clone(), plan.first, (records, is_whole))?;
@@ -109,7 +110,7 @@ pub fn run(os: &Os, task: &Task) -> Result<Report> {
             "Done: the state file was made anew. An earlier one is kept as state.jsonl.{kept}. Start the driver."
         );
     }
-    let good = left == 0 && (is_same || changes);
+    let good = left == 0 && (changes || (is_same && !is_older));
     Ok(Report { text, good })
 }
 
@@ -216,9 +217,7 @@ fn foot(text: &mut String, task: &Task, plan: &Plan, is_same: bool, left: usize)
     }
     match task.verb {
         _ if is_same => text.push_str("State file and disks agree.\n"),
-        Verb::Check => {
-            text.push_str("State file and disks differ: hostloop state rebuild makes them agree.\n")
-        }
+        Verb::Check => text.push_str("State file and disks differ.\n"),
         Verb::Repair | Verb::Rebuild if !task.yes => {
             text.push_str("Nothing was changed. Stop the driver, and repeat the command with --yes.\n");
         }

@@ -153,7 +153,8 @@ impl Planner<'_> {
         match recorded {
             _ if entry.deleting => {
                 if let Some(recorded) = recorded {
-                    if !is_ready(&recorded) {
+                    // A whole file that says `ready` is followed: the next start takes the mark away.
+                    if !is_ready(&recorded) || !self.believes_disk() {
                         return Decision::Keep;
                     }
                     self.remove(&recorded);

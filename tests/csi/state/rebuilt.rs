@@ -1,6 +1,9 @@
 //! `hostloop state rebuild` after the file was lost, cut off, or exchanged with an older one.
 
 use super::*;
+use crate::invariants::directory_of;
+use hostloop::model::Volume;
+use hostloop::store::{Beside, Subject};
 use hostloop_fake_kernel::Kill;
 
 #[test]
@@ -118,6 +121,27 @@ fn a_whole_file_is_left_as_it_is() {
         world.rig.kernel.kill();
     }
     world.rig.start_again();
+}
+
+/// As after a kill between the state file and the record beside the data.
+#[test]
+fn a_whole_file_is_right_about_a_record_that_differs() {
+    let world = World::new();
+    let directory = directory_of(&world.rig.kernel, &world.vols[7].id).expect("a directory");
+    let path = format!("{directory}/volume.json");
+    let record = Beside::read(&world.rig.kernel.read_file(&path).expect("read")).expect("a record");
+    let Subject::Volume(volume) = record.subject.clone() else { panic!("{record:?}") };
+    let subject = Subject::Volume(Volume { block_size: 4096, ..volume });
+    let text = Beside { subject, ..record }.text().expect("JSON");
+    world.rig.kernel.remove_file(&path).expect("remove");
+    world.rig.kernel.write_file(&path, &text).expect("write");
+    let before = world.rig.kernel.read_file(STATE).expect("read");
+    let os = world.rig.kernel.restart();
+    let checked = run(&os, &task(Verb::Check, false)).expect("it runs");
+    assert!(!checked.good && checked.text.contains("stays as the state file says"), "{}", checked.text);
+    world.rig.kernel.write_file(format!("{directory}/deleting"), b"").expect("mark");
+    run(&os, &task(Verb::Rebuild, true)).expect("it runs");
+    assert_eq!(world.rig.kernel.read_file(STATE).expect("read"), before, "a mark alone deletes nothing");
 }
 
 #[test]
