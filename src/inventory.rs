@@ -72,7 +72,7 @@ pub struct Entry {
     pub data: Data,
     /// Its deletion has begun.
     pub deleting: bool,
-    /// The marks of what was made in its image ([`Mark`]).
+    /// The marks of what was made in its image (`backend::Mark`).
     pub formatting: bool,
     pub formatted: bool,
 }
