@@ -9,10 +9,11 @@ use crate::load::assert_slots;
 use crate::model::{At, Left, Model, Volume};
 use crate::node;
 
-/// The names in a directory.
+/// The names in a directory. A directory of a volume or a snapshot has its record beside it, which counts under its name.
 fn names(directory: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
-    entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect()
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
+    names.map(|name| name.strip_suffix(".json").map(str::to_owned).unwrap_or(name)).collect()
 }
 
 /// What the driver has, and its pools.

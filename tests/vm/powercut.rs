@@ -91,6 +91,8 @@ fn entries(volumes: &str) -> BTreeSet<String> {
     all.filter_map(|path| std::fs::read_dir(path).ok())
         .flatten()
         .map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8"))
+        // A directory has its record beside it.
+        .map(|name| name.strip_suffix(".json").map(str::to_owned).unwrap_or(name))
         .collect()
 }
 
