@@ -1,5 +1,5 @@
-//! What lies in a pool: the directories of volumes and snapshots, with the records beside their data and their marks. Whoever has to do
-//! without a state file, or with one that is damaged, asks this.
+//! What is in a pool: the directories of volumes and snapshots, with the records beside their data and their marks. The driver and
+//! `hostloop state` read it if the state file is lost or damaged.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub enum Record {
 /// The data of a volume or a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Data {
-    /// An image of this size, with so many bytes allocated.
+    /// An image of this size, and its allocated bytes.
     Image {
         bytes: u64,
         allocated: u64,

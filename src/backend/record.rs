@@ -1,6 +1,6 @@
-//! The file with the record of a volume or a snapshot beside its data. It survives the loss of the state file, and lies where the data
-//! lie: `volume.json` or `snapshot.json` in the directory of an image, and `<id>.json` beside the directory of a tree, where it neither counts in the
-//! quota of the tree nor comes along with a snapshot of it. What it says is for the store.
+//! The file with the record of a volume or a snapshot beside its data, in the filesystem of the data. It survives the loss of the state
+//! file. It is `volume.json` or `snapshot.json` in the directory of an image, and `<id>.json` beside the directory of a tree. There it neither counts in the
+//! quota of the tree nor comes along with a snapshot of it. The store reads and writes its text.
 
 use std::path::{Path, PathBuf};
 

@@ -35,7 +35,7 @@ fn together<'a, A: Args>(
     Ok(pools)
 }
 
-/// Every pool with its directory, the default one first, for what needs to know no more.
+/// Returns the name and the directory of every pool, the default one first.
 pub(super) fn at<'a>(
     data_dir: &Path,
     args: impl Iterator<Item = &'a PoolArg>,

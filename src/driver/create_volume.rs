@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
     pub(super) generation: Option<u64>,
     /// Where an inline volume is published.
     pub(super) inline_target: Option<String>,
-    /// Whom it is for.
+    /// The claim that it is for.
     pub(super) claim: Option<Claim>,
 }
 

@@ -9,7 +9,7 @@ use super::{Driver, Pool};
 use crate::error::{Error, Result};
 use crate::inventory::{self, Entry, Place, Record};
 use crate::model::health::Trouble;
-use crate::model::{Format, GroupSnapshotId, Phase, SnapshotId, VolumeId};
+use crate::model::{Format, GroupSnapshotId, Phase, PoolName, SnapshotId, VolumeId};
 use crate::store::{Damage, Store, Subject};
 
 /// Their ids, and those of groups.
@@ -24,10 +24,10 @@ struct State {
 }
 
 impl Driver {
-    /// Finds what may be lost in a damaged state file: what lies in the pools and is not what the file says, and what its damaged
-    /// lines name. To be called for pools that nobody can use yet.
+    /// Finds the ids that a damaged state file may have lost: those of records beside data that differ from the file, and those in its
+    /// damaged lines. Call it before the pools are used.
     pub(super) fn find_doubts(&self, pools: &[Arc<Pool>]) {
-        let entries = self.entries(pools);
+        let (entries, unread) = self.entries(pools);
         let Some(damage) = self.store.damage() else { return self.report_lost_state(&entries) };
         let mut state = self.doubts.0.lock();
         let mut found = BTreeSet::new();
@@ -38,13 +38,14 @@ impl Driver {
                 false => found.extend(ids.into_iter().chain(self.recorded_at(&entry))),
             }
         }
+        found.extend(unread.iter().flat_map(|pool| self.recorded_in(pool)));
         let is_id = |word: &&String| {
             word.parse::<VolumeId>().is_ok()
                 || word.parse::<SnapshotId>().is_ok()
                 || word.parse::<GroupSnapshotId>().is_ok()
         };
         found.extend(damage.words.iter().filter(is_id).cloned());
-        // Where a volume went may be what is lost.
+        // The lost line may be the record of a move.
         let retired = self.store.volumes().into_iter().filter_map(|left| left.retired.clone());
         found.extend(
             retired.map(|it| it.was).filter(|was| self.store.moved(was).is_none()).map(|was| was.to_string()),
@@ -56,18 +57,31 @@ impl Driver {
         self.report_damage(damage, doubts);
     }
 
-    /// What lies in pools, if it is of use to know.
-    fn entries(&self, pools: &[Arc<Pool>]) -> Vec<Entry> {
+    /// Reads what is in the pools, if the state file is damaged or empty.
+    /// Also returns the pools that cannot be read.
+    fn entries(&self, pools: &[Arc<Pool>]) -> (Vec<Entry>, Vec<PoolName>) {
+        let (mut entries, mut unread) = (Vec::new(), Vec::new());
         if self.store.damage().is_none() && self.knows_something() {
-            return Vec::new();
+            return (entries, unread);
         }
-        let read = |pool: &Arc<Pool>| {
-            inventory::read(&self.os, &pool.name, &pool.path).unwrap_or_else(|error| {
-                tracing::warn!(pool = %pool.name, %error, "what lies in the pool is not known");
-                Vec::new()
-            })
-        };
-        pools.iter().flat_map(read).collect()
+        for pool in pools {
+            match inventory::read(&self.os, &pool.name, &pool.path) {
+                Ok(found) => entries.extend(found),
+                Err(error) => {
+                    tracing::warn!(pool = %pool.name, %error, "the contents of the pool are not known");
+                    unread.push(pool.name.clone());
+                }
+            }
+        }
+        (entries, unread)
+    }
+
+    /// Returns the ids that the state file has in a pool.
+    fn recorded_in(&self, pool: &PoolName) -> Vec<String> {
+        let volumes = self.store.volumes().into_iter().filter(|volume| volume.pool() == pool);
+        let snapshots = self.store.snapshots().into_iter().filter(|snapshot| snapshot.pool == *pool);
+        let volumes = volumes.map(|volume| volume.id.to_string());
+        volumes.chain(snapshots.map(|snapshot| snapshot.id.to_string())).collect()
     }
 
     /// Reports whether the state file says the same as the record beside the data.
@@ -115,6 +129,11 @@ impl Driver {
             false => Ok(()),
             true => Err(self.uncertain(id)),
         }
+    }
+
+    /// Reports whether a damaged state file may have lost what it knows of this volume.
+    pub(super) fn may_be_lost(&self, id: &VolumeId) -> bool {
+        self.store.damage().is_some() && !self.doubts.0.lock().certain.contains(id.as_str())
     }
 
     /// What is said of an id whose record may be lost.

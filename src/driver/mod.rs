@@ -231,7 +231,7 @@ impl Driver {
         self.take(keys)
     }
 
-    /// Takes a volume to take down what is mounted and attached of it, whatever its record says.
+    /// Locks a volume for NodeUnpublishVolume or NodeUnstageVolume, also if its record may be lost.
     ///
     /// # Errors
     /// ABORTED while another operation on it runs.

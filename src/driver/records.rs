@@ -1,7 +1,7 @@
-//! What is recorded of a volume or a snapshot: in the state file, and beside its data. The state file is the truth while it is whole; the
-//! other is what `hostloop state rebuild` makes a lost one from.
+//! The records of a volume or a snapshot: in the state file, and beside its data. The state file is the truth while it is whole.
+//! `hostloop state rebuild` makes a lost state file from the records beside the data.
 //!
-//! A change goes to the state file first. What a crash leaves behind beside the data no caller has heard of, and the next start writes it.
+//! A change is written to the state file first. If a crash follows, the next start updates the record beside the data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Driver {
         Ok(stored)
     }
 
-    /// The same for a volume that gets another id.
+    /// Records a volume under another id.
     ///
     /// # Errors
     /// Those of [`record`](Self::record).
@@ -62,7 +62,7 @@ impl Driver {
     fn record_beside(&self, before: Option<&Volume>, now: &Volume) {
         let subject = Subject::of_volume(now);
         let is_same = before.is_some_and(|before| Subject::of_volume(before).agrees(&subject));
-        // A volume whose pool is away is sealed and retired all the same.
+        // A volume can be sealed and retired while its pool is away.
         if now.is_ready() && !is_same {
             let written =
                 self.paths(now).and_then(|paths| replace_record(&self.os, &paths, &self.text_of(subject)?));
@@ -97,7 +97,7 @@ impl Driver {
         self.late_records.put((&volume.id).into(), volume.id.as_str(), mended);
     }
 
-    /// The same for a snapshot.
+    /// Writes the record beside the data of a snapshot if it is missing or differs.
     pub(super) fn mend_record_of_snapshot(&self, snapshot: &Snapshot, paths: &VolumePaths) {
         let group = snapshot.group.as_ref().and_then(|group| self.store.group(group));
         let subject = Subject::of_snapshot(snapshot, group.as_deref());

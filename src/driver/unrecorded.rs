@@ -55,7 +55,7 @@ impl Driver {
         }))
     }
 
-    /// The same for a snapshot that callers may delete by itself.
+    /// Returns a snapshot that has lost its record in the state file, as the record beside its data says. Returns no member of a group.
     ///
     /// # Errors
     /// The kernel's.

@@ -45,8 +45,22 @@ pub(super) fn usable(entry: &Entry, identity: &Identity) -> Result<Subject, Stri
     }
 }
 
-/// The record with what the disk says better.
-fn adjusted(entry: &Entry, subject: &Subject) -> Subject {
+/// Reports whether a record is of the data in this directory, of whichever size and node.
+pub(super) fn is_of(entry: &Entry, subject: &Subject) -> bool {
+    let (name, pool, backend) = match subject {
+        Subject::Volume(volume) => (volume.directory().as_str(), volume.pool(), volume.parameters.backend),
+        Subject::Snapshot(snapshot, _) => (snapshot.id.as_str(), &snapshot.pool, snapshot.content.backend()),
+    };
+    let fits = match entry.data {
+        Data::Image { .. } => backend == BackendKind::Loop,
+        Data::Tree => backend == BackendKind::Directory,
+        Data::Missing => false,
+    };
+    fits && name == entry.name && *pool == entry.pool
+}
+
+/// Returns the record with what the marks and the data say.
+pub(super) fn adjusted(entry: &Entry, subject: &Subject) -> Subject {
     match subject {
         Subject::Snapshot(snapshot, group) => {
             let allocated_bytes = match entry.data {

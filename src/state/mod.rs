@@ -5,6 +5,7 @@
 
 mod believe;
 mod plan;
+mod relations;
 mod subjects;
 
 use std::collections::BTreeSet;
@@ -30,7 +31,7 @@ pub enum Verb {
     Rebuild,
 }
 
-/// What somebody has decided about what is contradictory, by ids or the names of directories.
+/// What the administrator has decided about contradictions, by ids or the names of directories.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// What gets the record that lies beside its data.

@@ -1,19 +1,15 @@
 //! What becomes of each record: no I/O.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Wishes;
-use super::believe::usable;
+use super::believe::{adjusted, is_of, usable};
 use super::subjects::{
-    difference, id_of, is_being_deleted, is_more_formatted, is_ready, kind_of, phase_of, pool_of, purpose_of,
-    says_same,
+    difference, id_of, is_being_deleted, is_more_formatted, is_ready, kind_of, pool_of, purpose_of, says_same,
 };
 use crate::inventory::{Data, Entry, Place, Record};
-use crate::model::{
-    BackendKind, Content, GroupSnapshot, Moved, Phase, PoolName, Snapshot, Volume, VolumeId, VolumeParameters,
-};
+use crate::model::{BackendKind, Content, Phase, PoolName, Snapshot, Volume, VolumeId, VolumeParameters};
 use crate::store::{Beside, Identity, Records, Salvage, Subject};
 
 /// What is known.
@@ -46,7 +42,7 @@ pub(super) enum Decision {
     Finish,
     /// Its record goes, since nothing of it is left.
     Forget(String),
-    /// It is left as it is, until somebody decides.
+    /// It is left unchanged until the administrator decides.
     Leave(String),
 }
 
@@ -72,7 +68,8 @@ pub(super) struct Plan {
 /// Decides about everything.
 pub(super) fn plan(known: &Known<'_>, wishes: &Wishes) -> Plan {
     let records = known.present.map(|present| present.records.clone()).unwrap_or_default();
-    let mut planner = Planner { known, wishes, records, items: Vec::new() };
+    let believes_disk = believes_disk(known);
+    let mut planner = Planner { known, wishes, believes_disk, records, items: Vec::new() };
     known.entries.iter().for_each(|entry| planner.entry(entry));
     planner.forget_what_is_gone();
     planner.groups();
@@ -85,29 +82,32 @@ pub(super) fn plan(known: &Known<'_>, wishes: &Wishes) -> Plan {
     Plan { records, items, first }
 }
 
-fn beside(entry: &Entry) -> Option<&Beside> {
+pub(super) fn beside(entry: &Entry) -> Option<&Beside> {
     match &entry.record {
         Record::Whole(beside) => Some(beside),
         _ => None,
     }
 }
 
-struct Planner<'a> {
-    known: &'a Known<'a>,
+/// Reports whether the state file has lost records, or is older than a record beside data.
+fn believes_disk(known: &Known<'_>) -> bool {
+    let last = known.present.map_or(0, |present| present.last);
+    let is_newer = |beside: &Beside| beside.identity == *known.identity && beside.seq > last;
+    known.present.is_none_or(|present| present.damage.is_some())
+        || known.entries.iter().filter_map(beside).any(is_newer)
+}
+
+/// The records and decisions so far.
+pub(super) struct Planner<'a> {
+    pub(super) known: &'a Known<'a>,
     wishes: &'a Wishes,
-    records: Records,
-    items: Vec<Item>,
+    /// The records beside data take precedence: the state file has lost records, or is older.
+    pub(super) believes_disk: bool,
+    pub(super) records: Records,
+    pub(super) items: Vec<Item>,
 }
 
 impl Planner<'_> {
-    /// Reports whether the disk is to be believed rather than the state file: that has lost records, or is older.
-    fn believes_disk(&self) -> bool {
-        let last = self.known.present.map_or(0, |present| present.last);
-        let is_newer = |beside: &Beside| beside.identity == *self.known.identity && beside.seq > last;
-        self.known.present.is_none_or(|present| present.damage.is_some())
-            || self.known.entries.iter().filter_map(beside).any(is_newer)
-    }
-
     fn entry(&mut self, entry: &Entry) {
         let recorded = self.recorded(entry);
         let found = usable(entry, self.known.identity);
@@ -124,7 +124,9 @@ impl Planner<'_> {
         let decision = match (found, recorded) {
             (Ok(subject), recorded) => self.with_record(entry, subject, recorded),
             (Err(why), _) if keeps && beside(entry).is_some() => self.keep_anyway(entry, why),
-            (Err(_), Some(subject)) if is_ready(&subject) && entry.data != Data::Missing => Decision::Keep,
+            (Err(_), Some(subject)) if is_ready(&subject) && entry.data != Data::Missing => {
+                self.keep_formatted(entry, &subject)
+            }
             (Err(_), Some(subject)) if !is_ready(&subject) => Decision::Keep, // the next start settles it
             (Err(why), Some(_)) => Decision::Leave(why),
             (Err(why), None) => self.without_record(entry, why),
@@ -151,23 +153,23 @@ impl Planner<'_> {
 
     fn with_record(&mut self, entry: &Entry, subject: Subject, recorded: Option<Subject>) -> Decision {
         match recorded {
-            _ if entry.deleting => {
-                if let Some(recorded) = recorded {
-                    // A whole file that says `ready` is followed: the next start takes the mark away.
-                    if !is_ready(&recorded) || !self.believes_disk() {
-                        return Decision::Keep;
-                    }
-                    self.remove(&recorded);
-                }
-                self.put(&subject, Phase::Deleting);
-                Decision::Finish
-            }
             None if self.went_to(&subject).is_some() => {
                 let node = self.went_to(&subject).unwrap_or_default();
                 Decision::Leave(format!("it has moved to node {node:?}"))
             }
             None if self.has(&id_of(&subject)) => {
                 Decision::Leave(format!("the state file has {} in another directory", id_of(&subject)))
+            }
+            _ if entry.deleting => {
+                if let Some(recorded) = recorded {
+                    // A whole file that says `ready` is followed: the next start takes the mark away.
+                    if !is_ready(&recorded) || !self.believes_disk {
+                        return Decision::Keep;
+                    }
+                    self.remove(&recorded);
+                }
+                self.put(&subject, Phase::Deleting);
+                Decision::Finish
             }
             None => {
                 self.put(&subject, Phase::Ready);
@@ -176,12 +178,12 @@ impl Planner<'_> {
             Some(recorded)
                 if says_same(&recorded, &subject)
                     && is_ready(&recorded)
-                    && !(self.believes_disk() && is_more_formatted(&subject, &recorded)) =>
+                    && !(self.believes_disk && is_more_formatted(&subject, &recorded)) =>
             {
                 Decision::Keep
             }
             Some(recorded) if is_being_deleted(&recorded) => Decision::Keep,
-            Some(recorded) if !self.believes_disk() => match is_ready(&recorded) {
+            Some(recorded) if !self.believes_disk => match is_ready(&recorded) {
                 true => Decision::Mend,
                 false => Decision::Keep, // the next start settles it
             },
@@ -194,10 +196,21 @@ impl Planner<'_> {
         }
     }
 
-    /// Takes a record that cannot be believed, because somebody says so.
+    /// Keeps a record. If the state file is damaged, the line that said `formatted` may be lost, and a stage would erase the image.
+    fn keep_formatted(&mut self, entry: &Entry, recorded: &Subject) -> Decision {
+        let found = adjusted(entry, recorded);
+        if !self.believes_disk || !is_more_formatted(&found, recorded) {
+            return Decision::Keep;
+        }
+        self.put(&found, Phase::Ready);
+        Decision::Replace("its image is formatted".to_owned())
+    }
+
+    /// Takes a contradictory record, because the administrator said so.
     fn keep_anyway(&mut self, entry: &Entry, why: String) -> Decision {
         match beside(entry).map(|beside| beside.subject.clone()) {
-            Some(subject) if entry.data != Data::Missing => {
+            // A record of another directory would be one of other data.
+            Some(subject) if is_of(entry, &subject) => {
                 self.recorded(entry).iter().for_each(|recorded| self.remove(recorded));
                 self.put(&subject, Phase::Ready);
                 Decision::Replace(format!("as you said, although {why}"))
@@ -226,8 +239,10 @@ impl Planner<'_> {
             return Decision::Leave(format!("it has moved to node {node:?}"));
         }
         match found.filter(|subject| !self.has(&id_of(subject))) {
-            Some(subject) if entry.data != Data::Missing => {
-                self.put(&subject, if entry.deleting { Phase::Deleting } else { phase_of(&subject) });
+            // What was not `ready` then may be blank and acknowledged by now, and the next start would erase it.
+            Some(subject) if is_of(entry, &subject) && (is_ready(&subject) || entry.deleting) => {
+                let phase = if entry.deleting { Phase::Deleting } else { Phase::Ready };
+                self.put(&adjusted(entry, &subject), phase);
                 Decision::AddPrevious
             }
             _ => match self.left_of_deleted(entry) {
@@ -259,7 +274,7 @@ impl Planner<'_> {
         Some(Volume::new(id, Phase::Deleting, content, parameters))
     }
 
-    /// Removes the records of what has no directory any more, if the disk is to be believed.
+    /// Removes the records that have no directory, if the records beside data take precedence.
     fn forget_what_is_gone(&mut self) {
         let is_there = |place, name: &str| {
             self.known.entries.iter().any(|entry| entry.place == place && entry.name == name)
@@ -278,7 +293,7 @@ impl Planner<'_> {
             // A pool in which nothing at all is may be one whose disk is not mounted.
             let pool = pool_of(subject);
             let is_empty = self.known.entries.iter().all(|entry| entry.pool != *pool);
-            let decision = match (self.believes_disk() && !is_empty) || self.wishes.drops(&id, &id) {
+            let decision = match (self.believes_disk && !is_empty) || self.wishes.drops(&id, &id) {
                 true => {
                     self.remove(subject);
                     Decision::Forget("its directory is gone".to_owned())
@@ -292,67 +307,6 @@ impl Planner<'_> {
                 directory: None,
                 decision,
             });
-        }
-    }
-
-    /// Adds the groups that members name.
-    fn groups(&mut self) {
-        let mut found = BTreeMap::new();
-        for entry in self.known.entries {
-            if let Some(Subject::Snapshot(snapshot, Some(group))) =
-                beside(entry).map(|beside| &beside.subject)
-                && self
-                    .records
-                    .snapshots
-                    .get(&snapshot.id)
-                    .is_some_and(|it| it.group.as_ref() == Some(&group.id))
-            {
-                found.insert(group.id.clone(), group.clone());
-            }
-        }
-        for (id, group) in found {
-            let is_deleted = |it: &Arc<Snapshot>| it.group.as_ref() == Some(&id) && !it.is_ready();
-            let phase = match self.records.snapshots.values().any(is_deleted) {
-                true => Phase::Deleting,
-                false => Phase::Ready,
-            };
-            let decision = match self.records.groups.get(&id) {
-                Some(recorded) if recorded.phase == Phase::Ready || !self.believes_disk() => Decision::Keep,
-                Some(_) => Decision::Replace("it is whole".to_owned()),
-                None => Decision::Add,
-            };
-            if decision != Decision::Keep {
-                self.records.groups.insert(id.clone(), Arc::new(GroupSnapshot { phase, ..group }));
-            }
-            let id = id.to_string();
-            self.items.push(Item { kind: "group snapshot", id, purpose: None, directory: None, decision });
-        }
-    }
-
-    /// Adds where volumes went: what the previous file says if the present one has lost records, and what is left of them here says.
-    fn moves(&mut self) {
-        let mut moved: Vec<Arc<Moved>> = Vec::new();
-        if self.known.present.is_none_or(|present| present.damage.is_some()) {
-            moved.extend(self.known.previous.iter().flat_map(|it| it.records.moved.values().cloned()));
-        }
-        moved.extend(self.records.volumes.values().filter_map(|left| {
-            let retired = left.retired.as_ref()?;
-            Some(Arc::new(Moved {
-                id: retired.was.clone(),
-                left: left.id.clone(),
-                by: retired.by,
-                node_id: retired.node_id.clone(),
-                deleted: false,
-                deleted_here: None,
-            }))
-        }));
-        for moved in moved {
-            let is_newer = self.records.moved.get(&moved.id).is_none_or(|known| known.by < moved.by);
-            let has_come_back =
-                self.records.volumes.get(&moved.id).is_some_and(|volume| volume.generation >= moved.by);
-            if is_newer && !has_come_back {
-                self.records.moved.insert(moved.id.clone(), moved);
-            }
         }
     }
 

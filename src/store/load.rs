@@ -50,7 +50,7 @@ impl Loaded {
 /// What a state file has lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The first line that is not as it was written, counted from 1.
+    /// The first damaged line, counted from 1.
     pub line: u64,
     /// What is wrong with it.
     pub reason: String,
@@ -60,7 +60,7 @@ pub struct Damage {
     pub words: BTreeSet<String>,
 }
 
-/// Reads a state file. Damage is told, and the records that are whole are read all the same.
+/// Reads a state file. If it is damaged, returns the records that are whole, and the damage.
 ///
 /// # Errors
 /// [`StoreError`] for a file of another owner or format, and for lines that no crash and no damage to a few bytes explain (see the
@@ -168,7 +168,7 @@ fn header(line: &[u8], identity: &Identity, file: &Path) -> Result<Header, Store
 }
 
 impl Loaded {
-    /// Takes the next intact line. One with an earlier number was put there by somebody else than hostloop: no crash moves lines.
+    /// Takes the next intact line. A line with an earlier number was not written there by hostloop: no crash moves lines.
     fn take(&mut self, json: &[u8], file: &Path) -> Result<(), StoreError> {
         let number = self.lines + 2;
         let line = record::parse(json).map_err(|reason| match record::format_of(json) {

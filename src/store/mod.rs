@@ -167,8 +167,8 @@ impl Store {
         &self.identity
     }
 
-    /// Returns what the state file has lost. Its records that are whole are there all the same, and it is not written anew until
-    /// `hostloop state repair` has mended it.
+    /// Returns the damage to the state file; `None` if it is whole. The records that are whole are served, and the file is not written
+    /// anew until `hostloop state repair` has run.
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
     }

@@ -43,7 +43,7 @@ impl Store {
         salvage(files, &Self::file(data_dir), identity)
     }
 
-    /// Reads the state file as it was before it was last written anew; `None` if there is none that can be read.
+    /// Reads the previous state file; `None` if it does not exist or cannot be read.
     pub fn salvage_previous(files: &dyn Files, data_dir: &Path, identity: &Identity) -> Option<Salvage> {
         salvage(files, &data_dir.join(PREVIOUS_FILE), identity).ok().flatten()
     }

@@ -240,7 +240,7 @@ pub(super) fn intact_at_end(line: &[u8]) -> Option<&[u8]> {
     intact(line.get(start..)?)
 }
 
-/// The mark of the intact line that ends here, whatever else it says.
+/// Returns the mark of the intact line that ends here.
 pub(super) fn mark_at_end(line: &[u8]) -> Option<u64> {
     serde_json::from_slice(intact_at_end(line)?).ok().map(|Mark { synced }| synced)
 }

@@ -17,11 +17,11 @@ pub(super) const FILE: &str = "state.jsonl";
 /// A state file in the making. One that is found at start was never used.
 pub(super) const NEW_FILE: &str = "state.jsonl.new";
 
-/// The state file as it was before it was written anew.
+/// The previous state file.
 pub(super) const PREVIOUS_FILE: &str = "state.jsonl.previous";
 /// A damaged state file in the place of which another was made.
 pub(super) const DAMAGED_FILE: &str = "state.jsonl.damaged";
-/// The same in the making. One that is found at start was never used.
+/// A previous state file that is being written. One that is found at start was never used.
 pub(super) const NEW_PREVIOUS: &str = "state.jsonl.previous.new";
 
 /// Bytes of a file's allocation that may be the map of its blocks.
@@ -289,7 +289,7 @@ impl Writer {
         self.succeed(live, None)
     }
 
-    /// The same; and if wished, the present file is kept under this name.
+    /// [`rewrite`](Self::rewrite), which first keeps a copy of the present file under the name `keep`.
     ///
     /// # Errors
     /// Those of [`rewrite`](Self::rewrite).

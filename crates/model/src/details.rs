@@ -28,7 +28,7 @@ pub struct NodeDetails {
     pub pools: Vec<PoolDetails>,
 }
 
-/// A pool as it was measured last.
+/// A pool, with its last measurement.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PoolDetails {
     pub name: String,
@@ -91,7 +91,7 @@ impl OnDisk {
     }
 }
 
-/// A volume, whatever it is to callers.
+/// A volume of a node, in any phase.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeDetails {
     /// Its CSI id.

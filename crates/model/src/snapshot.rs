@@ -49,7 +49,7 @@ impl Timestamp {
     }
 }
 
-/// What a snapshot was made for, as external-snapshotter says it (`--extra-create-metadata`). Nothing is decided by it.
+/// The VolumeSnapshot of a snapshot, as external-snapshotter sends it (`--extra-create-metadata`). The driver decides nothing by it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotObject {

@@ -83,8 +83,8 @@ impl fmt::Display for VolumeSource {
     }
 }
 
-/// Whom a volume was made for, as external-provisioner says it (`--extra-create-metadata`). Nothing is decided by it: it tells people
-/// whose data these are.
+/// The claim of a volume, as external-provisioner sends it (`--extra-create-metadata`). The driver decides nothing by it. It shows an
+/// administrator whose data these are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {

@@ -96,7 +96,7 @@ impl Cluster {
         let right = "list pods (--driver-namespace names the namespace of the controllers)";
         let mut pods = found.map_err(|error| untold(&error, right))?.items;
         pods.retain(is_running);
-        // Whoever may make pods can give one the label, and answer what he likes.
+        // A user who may create pods can give one this label, and its answers would be taken for those of a controller.
         let namespaces: BTreeSet<String> = pods.iter().filter_map(Pod::namespace).collect();
         if namespaces.len() > 1 {
             let namespaces: Vec<String> = namespaces.into_iter().collect();

@@ -41,7 +41,7 @@ pub(super) fn find(found: &Found, name: &str, namespace: Option<&str>) -> Vec<On
     meant.into_iter().map(one).collect()
 }
 
-/// Returns whether a node has told of what a name means.
+/// Reports whether a node has answered for a volume with this name.
 pub(super) fn is_known(found: &Found, name: &str, namespace: Option<&str>) -> bool {
     find(found, name, namespace).iter().any(|one| !one.volume.health.starts_with(UNKNOWN_PREFIX))
 }

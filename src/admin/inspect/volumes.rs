@@ -14,7 +14,7 @@ use crate::model::details::{DetailedTrouble, VolumeDetails};
 pub(super) const MISSING: &str = "Missing";
 /// The health of a volume whose node did not answer.
 pub(super) const UNKNOWN: &str = "Unknown (node did not answer)";
-/// What the health of each volume begins with that no node has told of, and that may be there.
+/// The start of the health of a volume that may exist and for which no node has answered.
 pub(super) const UNKNOWN_PREFIX: &str = "Unknown";
 
 /// A volume, as a program reads it. What is not known is `null`.

@@ -194,7 +194,7 @@ impl Router {
         answer.map(|(_, answer)| answer)
     }
 
-    /// The same, of a node that is not waited for while it is known to be down.
+    /// Finds a node, and does not wait for one that is known to be down.
     ///
     /// # Errors
     /// As [`Router::call`].

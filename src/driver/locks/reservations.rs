@@ -87,11 +87,9 @@ impl Driver {
     /// UNAVAILABLE if its record may be lost, because the state file is damaged: "nothing" and "deleted" have others delete its data.
     pub fn find_volume(&self, id: &VolumeId) -> Result<Location> {
         self.expect_certain(id.as_str())?;
-        match self.store.damage() {
-            Some(_) if self.store.get(id).is_none() && self.store.moved(id).is_none() => {
-                Err(self.uncertain(id.as_str()))
-            }
-            _ => Ok(self.location(id)),
+        match self.may_be_lost(id) {
+            true => Err(self.uncertain(id.as_str())),
+            false => Ok(self.location(id)),
         }
     }
 

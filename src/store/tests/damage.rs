@@ -4,12 +4,12 @@ use super::*;
 use crate::store::load;
 use proptest::prelude::*;
 
-/// The line at which a file is damaged that is read all the same, and what is read.
+/// Returns the first damaged line of a file, and the records that a start reads.
 fn damaged_at(bytes: &[u8]) -> (u64, Model) {
     let disk = Disk::holding(bytes);
     let store = open(&disk).unwrap();
     let damage = store.damage().expect("damage").clone();
-    // What was written is there again.
+    // A later start reads what this one wrote.
     store.put(volume(77, 77)).unwrap();
     let mut found = model(&store);
     drop(store);

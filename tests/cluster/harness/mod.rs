@@ -93,7 +93,7 @@ impl Controller {
         Controller::start_with(net, directory, forget_nodes, None).await
     }
 
-    /// The same, with a port for those who look at the cluster.
+    /// A cluster whose controllers have a port for `hostloop volumes`.
     pub async fn start_with(
         net: &Net,
         directory: &Directory,

@@ -77,7 +77,7 @@ impl World {
         self.rig.kernel.remove_file(STATE).expect("remove");
     }
 
-    /// Starts a driver without the file: somebody has removed what keeps it from that.
+    /// Starts a driver without the state file, after an administrator has removed the anchors.
     fn start_without_state(&mut self) {
         self.lose_state();
         let anchors = self

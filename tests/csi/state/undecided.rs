@@ -1,4 +1,4 @@
-//! What is contradictory is left as it is, until somebody decides.
+//! Contradictions are left unchanged until the administrator decides.
 
 use super::*;
 use crate::invariants::directory_of;
@@ -45,6 +45,26 @@ fn a_shorter_image_is_kept_if_somebody_says_so() {
     world.run(Verb::Rebuild, Wishes { keep: only(&vol.id), ..Wishes::default() });
     world.rig.ok(csi::ControllerGetVolumeRequest { volume_id: vol.id.clone() });
     world.rig.fails(Code::FailedPrecondition, world.rig.stage_request(&vol));
+}
+
+/// An administrator has copied a directory under the id of another volume.
+#[test]
+fn a_record_of_another_directory_is_never_kept() {
+    let mut world = World::new();
+    let vol = world.vols[7].clone();
+    let before = world.seen();
+    world.lose_state();
+    let directory = directory_of(&world.rig.kernel, &vol.id).expect("a directory");
+    let copy = VolumeId::of_name(&NodeKey::of(NODE), "copied");
+    let copied = directory.replace(&vol.id, copy.as_str());
+    world.rig.kernel.create_directories(&copied);
+    let record = world.rig.kernel.read_file(format!("{directory}/volume.json")).expect("read");
+    world.rig.kernel.write_file(format!("{copied}/volume.json"), &record).expect("write");
+    world.rig.kernel.write_file(format!("{copied}/disk.img"), b"copy").expect("write");
+    let keep = Wishes { keep: only(copy.as_str()), ..Wishes::default() };
+    let report = world.run(Verb::Rebuild, keep);
+    assert!(!report.good && report.text.contains("was the directory copied?"), "{}", report.text);
+    assert_eq!(world.seen(), before, "the volume has its own directory");
 }
 
 #[test]

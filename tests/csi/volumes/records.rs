@@ -195,7 +195,7 @@ fn a_start_writes_a_record_that_is_missing() {
     assert!(!rig.kernel.exists(format!("{}.new", files[0])));
 }
 
-/// An older state file was restored: what it does not know stays where it is.
+/// An older state file was restored: the start keeps the newer record.
 #[test]
 fn a_start_leaves_a_record_that_is_newer() {
     let mut rig = Rig::new();
