@@ -97,7 +97,10 @@ pub fn snapshot(kernel: &FakeKernel, server: &Server) -> String {
         let directory = ["/formatting", "/formatted"].iter().find_map(|mark| path.strip_suffix(mark));
         directory.map_or(path.clone(), |directory| format!("{directory}/blank"))
     };
-    let trees = trees.into_iter().filter(|path| !path.starts_with(FROZEN)).map(unformatted);
+    // The state file may be written anew in any call, and its previous content is kept then.
+    let previous = format!("{DATA_DIR}/state.jsonl.previous");
+    let kept = |path: &String| !path.starts_with(FROZEN) && *path != previous;
+    let trees = trees.into_iter().filter(kept).map(unformatted);
     let trees: std::collections::BTreeSet<String> = trees.collect();
     format!("{seen:#?}\n{loops:#?}\n{trees:#?}\n{:#?}", kernel.mounts())
 }
