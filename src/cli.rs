@@ -30,7 +30,7 @@ pub use self::inspect::{
 pub use self::peer::StaticPeer;
 pub(crate) use self::pool::PoolArg;
 pub use self::selftest::{Check, SelftestArgs};
-pub use self::state::{ChangeArgs, DisksArgs, StateArgs, StateCommand};
+pub use self::state::{AdoptNodeArgs, ChangeArgs, DisksArgs, StateArgs, StateCommand};
 use self::value::*;
 pub(crate) use self::value::{RoleName, absolute};
 use self::wrong::Value;

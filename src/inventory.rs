@@ -10,6 +10,17 @@ use crate::kernel::{FileKind, Os};
 use crate::model::{BackendKind, PoolName, SnapshotId, VolumeId};
 use crate::store::Beside;
 
+/// The file in the root of a pool that says whose the pool is.
+pub const POOL_MARKER: &str = "hostloop-pool";
+/// The directory of the twins of those files in the data directory, each with the name of its pool.
+pub const KNOWN_POOLS: &str = "known-pools";
+
+/// Returns the lines of a pool's marker that say whose the pool is: of which driver, node and pool. None of the three can have a line
+/// break.
+pub fn pool_owner(driver: &str, node_id: &str, pool: &PoolName) -> String {
+    format!("driver={driver}\nnode={node_id}\npool={pool}\n")
+}
+
 /// What a directory in a pool is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {

@@ -18,6 +18,7 @@ Examples:
   hostloop state repair --node-id node-1 --yes
   hostloop state rebuild --node-id node-1 --data-dir /srv/hostloop --pool fast=/mnt/nvme
   hostloop state rebuild --node-id node-1 --keep vol-ID --yes
+  hostloop state adopt-node --from node-1 --node-id node-2 --yes
 
 Exit codes: 0 nothing is left to do, 1 failed, something is left to decide, or (without --yes) to do, 2 wrong flag or value.";
 
@@ -37,6 +38,8 @@ pub enum StateCommand {
     Repair(ChangeArgs),
     /// Make the state file from what lies in the pools, also if it is gone or older than that. Changes nothing without --yes
     Rebuild(ChangeArgs),
+    /// Take over the volumes of a node that has another name now, or whose disk is in this machine now. Changes nothing without --yes
+    AdoptNode(AdoptNodeArgs),
 }
 
 /// The disks of a driver, by the flags of `hostloop serve`.
@@ -79,4 +82,15 @@ pub struct ChangeArgs {
     /// Record nothing of this volume or snapshot. Its files stay. Repeat the flag for more
     #[arg(long, value_name = "ID")]
     pub drop: Vec<String>,
+}
+
+/// Whose volumes are taken over.
+#[derive(Debug, Clone, Args)]
+pub struct AdoptNodeArgs {
+    /// CSI node id that the volumes were on. --node-id is the one that has them from now on
+    #[arg(long, value_name = "ID", value_parser = Value(node_id))]
+    pub from: String,
+
+    #[command(flatten)]
+    pub change: ChangeArgs,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{DEFAULT_DATA_DIR, node_id, pools};
-use crate::cli::{ChangeArgs, ConfigError, DisksArgs, StateArgs, StateCommand};
+use crate::cli::{AdoptNodeArgs, ChangeArgs, ConfigError, DisksArgs, StateArgs, StateCommand};
 use crate::state::{Task, Verb, Wishes};
 use crate::store::Identity;
 
@@ -16,6 +16,15 @@ pub fn state_task(args: &StateArgs, host_name: Option<String>) -> Result<Task, C
         StateCommand::Check(disks) => task(Verb::Check, disks, host_name),
         StateCommand::Repair(change) => with_wishes(task(Verb::Repair, &change.disks, host_name)?, change),
         StateCommand::Rebuild(change) => with_wishes(task(Verb::Rebuild, &change.disks, host_name)?, change),
+        StateCommand::AdoptNode(args) => {
+            let task = with_wishes(task(Verb::AdoptNode, &args.change.disks, host_name)?, &args.change)?;
+            if args.from == task.identity.node_id {
+                let why =
+                    format!("{:?} is the name of this node as well; set --node-id to the new one", args.from);
+                return Err(ConfigError::of::<AdoptNodeArgs>("from", why));
+            }
+            Ok(Task { from: Some(args.from.clone()), ..task })
+        }
     }
 }
 
@@ -24,7 +33,7 @@ fn task(verb: Verb, disks: &DisksArgs, host_name: Option<String>) -> Result<Task
     let node_id = node_id::<DisksArgs>(disks.node_id.clone(), host_name)?;
     let pools = pools::at(&data_dir, disks.pool.iter().flatten())?;
     let identity = Identity { driver: disks.driver_name.clone(), node_id };
-    Ok(Task { verb, identity, data_dir, pools, wishes: Wishes::default(), yes: false })
+    Ok(Task { verb, identity, data_dir, pools, wishes: Wishes::default(), from: None, yes: false })
 }
 
 fn with_wishes(task: Task, change: &ChangeArgs) -> Result<Task, ConfigError> {

@@ -131,9 +131,9 @@ impl Driver {
         }
     }
 
-    /// Reports whether a damaged state file may have lost what it knows of this volume.
-    pub(super) fn may_be_lost(&self, id: &VolumeId) -> bool {
-        self.store.damage().is_some() && !self.doubts.0.lock().certain.contains(id.as_str())
+    /// Reports whether a damaged state file may have lost what it knows of this volume or snapshot.
+    pub(super) fn may_be_lost(&self, id: &str) -> bool {
+        self.store.damage().is_some() && !self.doubts.0.lock().certain.contains(id)
     }
 
     /// What is said of an id whose record may be lost.

@@ -30,6 +30,13 @@ declare! { each of peer;
             driver.find_volume(&id).map(|location| reserve::encode_location(&location))
         };
     }
+    // A snapshot is on the node that has its disk, which may be another one than its id names.
+    call FindSnapshotRequest {
+        logs: "snapshot.id" = snapshot_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| Ok(request.snapshot_id);
+        work: |driver, id| driver.find_snapshot(&id).map(|found| peer::FindSnapshotResponse { found });
+    }
     call ReserveNameRequest {
         logs: "volume.id" = volume_id;
         route: |_| Route::Peers(Callers::Controllers);

@@ -3,6 +3,7 @@
 //! The state file is the truth while it is whole. Where it has lost records, or is older than what lies in the pools, the records
 //! beside the data are. What is contradictory is left as it is and named. No file of a volume is ever changed or removed.
 
+mod adopt;
 mod believe;
 mod plan;
 mod relations;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, OsContext, Result};
-use crate::inventory::{self, Entry};
+use crate::inventory::{self, Entry, KNOWN_POOLS, POOL_MARKER};
 use crate::kernel::Os;
 use crate::model::PoolName;
 use crate::store::{Identity, Salvage, Store, StoreError};
@@ -29,6 +30,8 @@ pub enum Verb {
     Repair,
     /// Make the state file from what lies in the pools.
     Rebuild,
+    /// Take over the volumes of a node that has another name now, or whose disk is in this machine now.
+    AdoptNode,
 }
 
 /// What the administrator has decided about contradictions, by ids or the names of directories.
@@ -59,6 +62,8 @@ pub struct Task {
     /// Every pool, with where its volumes are.
     pub pools: Vec<(PoolName, PathBuf)>,
     pub wishes: Wishes,
+    /// The node whose volumes are adopted.
+    pub from: Option<String>,
     /// Do it, and not only say it.
     pub yes: bool,
 }
@@ -77,6 +82,9 @@ pub struct Report {
 /// FAILED_PRECONDITION if a driver uses the data directory, if a pool is not there, and if the state file is another node's; the
 /// kernel's.
 pub fn run(os: &Os, task: &Task) -> Result<Report> {
+    if let Some(from) = &task.from {
+        return adopt::run(os, task, from);
+    }
     let changes = task.yes && task.verb != Verb::Check;
     let _lock = changes.then(|| lock(os, &task.data_dir)).transpose()?;
     let entries = entries(os, &task.data_dir, &task.pools)?;
@@ -132,8 +140,8 @@ fn entries(os: &Os, data_dir: &Path, pools: &[(PoolName, PathBuf)]) -> Result<Ve
                 volumes.display()
             )));
         }
-        let marker = path.join("hostloop-pool");
-        let known = data_dir.join("known-pools").join(name.as_str());
+        let marker = path.join(POOL_MARKER);
+        let known = data_dir.join(KNOWN_POOLS).join(name.as_str());
         let is_there = |path: &Path| {
             let found = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
             Ok::<_, Error>(found.is_some())
@@ -219,9 +227,9 @@ fn foot(text: &mut String, task: &Task, plan: &Plan, is_same: bool, left: usize)
     match task.verb {
         _ if is_same => text.push_str("State file and disks agree.\n"),
         Verb::Check => text.push_str("State file and disks differ.\n"),
-        Verb::Repair | Verb::Rebuild if !task.yes => {
+        Verb::Repair | Verb::Rebuild | Verb::AdoptNode if !task.yes => {
             text.push_str("Nothing was changed. Stop the driver, and repeat the command with --yes.\n");
         }
-        Verb::Repair | Verb::Rebuild => {}
+        Verb::Repair | Verb::Rebuild | Verb::AdoptNode => {}
     }
 }

@@ -15,6 +15,7 @@ use hostloop_test_support::{orders, pki, requests, wait};
 
 mod harness;
 
+mod adopted;
 mod answering;
 mod certs;
 mod codes;

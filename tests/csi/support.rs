@@ -55,7 +55,7 @@ impl<Q: Streaming> Call for All<Q> {
 /// One driver on its machine. Every call blocks the test until it is answered.
 pub struct Rig {
     pub kernel: FakeKernel,
-    settings: Settings,
+    pub settings: Settings,
     server: Option<Server>,
 }
 

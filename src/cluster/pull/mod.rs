@@ -132,23 +132,16 @@ impl RemoteSources for Pull {
                 (None, _) => unreachable(describe(&status)),
             })?;
             let described = pull::decode_description(answer.into_inner());
-            let described = described.map_err(|Malformed(why)| {
+            described.map_err(|Malformed(why)| {
                 Error::Unavailable(format!(
                     "the node at {address} describes a source that this version does not understand: {}",
                     line(&why)
                 ))
-            })?;
-            // Each stream looks for the node of the handle, and would be retried until it is found.
-            match described.handle.id.node_key() == node_key {
-                true => Ok(described),
-                false => Err(Error::Unavailable(format!(
-                    "node {node_id:?} describes source {} of another node; check what runs there",
-                    described.handle.id
-                ))),
-            }
+            })
         })?;
+        let (pull, node_key) = (self.clone(), way.node_key.to_string());
         let way = Mutex::new(Known { address: address.to_owned(), permit, moves: 0 });
-        Ok(Arc::new(Opened { pull: self.clone(), way, description, ended: watch::Sender::new(false) }))
+        Ok(Arc::new(Opened { pull, node_key, way, description, ended: watch::Sender::new(false) }))
     }
 
     fn patience(&self) -> Duration {
@@ -165,6 +158,8 @@ struct Known {
 
 struct Opened {
     pull: Pull,
+    /// The key of the node that has the source. The id of a snapshot may name an earlier one.
+    node_key: String,
     way: Mutex<Known>,
     description: SourceDescription,
     /// Whether `end` was called.
@@ -184,7 +179,7 @@ impl Opened {
             let ending = "the driver is shutting down; a retry starts again".to_owned();
             return Err(Broken::Ended(Error::Unavailable(ending)));
         }
-        let node_key = self.description.handle.id.node_key();
+        let node_key = self.node_key.as_str();
         let address = self.way().address.clone();
         let (client, _) =
             self.unless_ended(self.pull.reach(&address, node_key)).await?.map_err(Broken::Connection)?;

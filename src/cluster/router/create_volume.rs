@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::Router;
 use super::forward::{Envelope, Original, ask_each, unreachable};
-use super::owner::{Named, member};
+use super::owner::Named;
 use super::placement::Candidates;
 use super::reserve::{HELD, Holds, Round};
 use super::route::Asked;
@@ -77,9 +77,10 @@ impl Router {
     ) -> Result<CopySource, Status> {
         let travel = if wanted.class.cross_node_copy { Travel::Allowed } else { Travel::Forbidden };
         let found = match &wanted.source {
-            Some(Source::Snapshot(id)) => member(members, Named::snapshot(id))
-                .zip(id.parse().ok())
-                .map(|(node, id)| (node, VolumeSource::Snapshot(id))),
+            Some(Source::Snapshot(id)) => {
+                let node = self.holder(Named::snapshot(id)).await?;
+                node.zip(id.parse().ok()).map(|(node, id)| (node, VolumeSource::Snapshot(id)))
+            }
             Some(Source::Volume(volume_id)) => match volume_id.parse::<VolumeId>() {
                 Ok(id) if !id.is_inline() => {
                     let node = match original {

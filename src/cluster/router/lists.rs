@@ -139,7 +139,7 @@ impl Router {
         let ListSnapshots { max_entries, starting_token, source_volume_id, snapshot_id } =
             decode::list_snapshots(asked.request)?;
         let only = match (&snapshot_id, &source_volume_id) {
-            (Some(id), _) => match self.find(Named::snapshot(id))? {
+            (Some(id), _) => match self.holder(Named::snapshot(id)).await? {
                 Some(member) => Some(member),
                 None => return Ok(Bytes::new()),
             },

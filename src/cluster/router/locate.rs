@@ -209,6 +209,49 @@ impl Router {
         Ok(ask_each(members, ask).await)
     }
 
+    /// Returns the node that has a snapshot or a group snapshot now. Its id names the node that it was made on; the disk of that node may
+    /// be another node's now (`hostloop state adopt-node`). If no node has it, returns its first node, which answers what becomes of the
+    /// call; `None` if that is not part of the cluster.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if its first node does not have it, and another one did not answer: that one may have it.
+    pub(super) async fn holder(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        let Some(first) = self.find(named)? else { return self.search_snapshot(named).await };
+        match self.has_snapshot(&first, named).await {
+            Ok(false) => Ok(self.search_snapshot(named).await?.or(Some(first))),
+            // If the node does not answer, the call that follows reports why.
+            Ok(true) | Err(_) => Ok(Some(first)),
+        }
+    }
+
+    /// Asks every node for a snapshot or a group snapshot.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if none of those that answer has it, and another one did not answer.
+    pub(super) async fn search_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        if !named.is_id() {
+            return Ok(None);
+        }
+        let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
+        let ask = |member: Arc<Member>| async move {
+            let found = self.has_snapshot(&member, named).await?;
+            Ok(found.then_some(member))
+        };
+        let answers: Vec<Result<Option<Arc<Member>>, Status>> = ask_each(members, ask).await;
+        let found = answers.iter().find_map(|answer| answer.as_ref().ok().cloned().flatten());
+        match found {
+            Some(member) => Ok(Some(member)),
+            None => answers.into_iter().collect::<Result<Vec<_>, _>>().map(|_| None),
+        }
+    }
+
+    async fn has_snapshot(&self, member: &Member, named: Named<'_>) -> Result<bool, Status> {
+        let question = table::encode(&peer::FindSnapshotRequest { snapshot_id: named.id().to_owned() });
+        let envelope = Envelope::default();
+        let answer = self.ask::<peer::FindSnapshotRequest>(member, &envelope, question, QUESTION).await;
+        answer.map(|answer| answer.found)
+    }
+
     async fn location(&self, member: &Member, id: &str) -> Result<Location, Status> {
         let question = table::encode(&peer::FindVolumeRequest { volume_id: id.to_owned() });
         let envelope = Envelope::default();

@@ -45,6 +45,16 @@ impl<'a> Named<'a> {
         Named { what: "group snapshot", id, key: GroupSnapshotId::node_key_in(id) }
     }
 
+    /// Returns its id.
+    pub(super) fn id(&self) -> &'a str {
+        self.id
+    }
+
+    /// Reports whether the text is an id.
+    pub(super) fn is_id(&self) -> bool {
+        self.key.is_some()
+    }
+
     fn not_found(&self) -> Error {
         let Named { what, id, key } = self;
         Error::NotFound(match key {

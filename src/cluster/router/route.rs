@@ -52,7 +52,7 @@ impl Router {
         table.raw_stream::<csi::GetMetadataDeltaRequest>(move |request| {
             let router = router.clone();
             Box::pin(async move {
-                let (asked, member) = router.for_delta(request)?;
+                let (asked, member) = router.for_delta(request).await?;
                 router.stream::<csi::GetMetadataDeltaRequest>(member, &asked.envelope, asked.bytes).await
             })
         });
@@ -90,7 +90,10 @@ impl Router {
                 Some(member) => Ok(Last::Member(member)),
                 None => self.last_owner(named.into()),
             },
-            Route::LastOwner(named) => self.last_owner(named.into()),
+            Route::LastOwner(named) => match self.holder(named.into()).await? {
+                Some(member) => Ok(Last::Member(member)),
+                None => self.last_owner(named.into()),
+            },
             Route::Deletion(id) => {
                 let located = self.locate(id).await?;
                 has_moved = located.has_moved;
@@ -121,10 +124,15 @@ impl Router {
         }
     }
 
-    /// Returns the node of a volume whose PersistentVolume names another one than its id, or whose first node has left the
-    /// cluster.
+    /// Returns the node of a volume whose PersistentVolume names another one than its id, or of what its first node has left the
+    /// cluster without.
     async fn moved_off(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        let declare::Named::Volume(id) = named else { return Ok(None) };
+        let declare::Named::Volume(id) = named else {
+            return match self.find(named.into())? {
+                Some(_) => Ok(None),
+                None => self.search_snapshot(named.into()).await,
+            };
+        };
         match self.placed(id).await? {
             Some(member) => Ok(Some(member)),
             None if self.find(named.into())?.is_none() => self.search(id).await,
@@ -132,13 +140,19 @@ impl Router {
         }
     }
 
-    /// Returns the node of a volume that its first node does not have, or that has moved to a node which is not part of the
-    /// cluster now.
+    /// Returns the node of a volume or a snapshot that its first node does not have, or of a volume that has moved to a node which is
+    /// not part of the cluster now.
     ///
     /// # Errors
-    /// The status of the first node if no node has the volume, or if the status is about something else.
+    /// The status of the first node if no node has it, or if the status is about something else.
     async fn elsewhere(&self, route: Route<'_>, status: Status) -> Result<Arc<Member>, Status> {
-        let Route::Owner(named @ declare::Named::Volume(id)) = route else { return Err(status) };
+        let Route::Owner(named) = route else { return Err(status) };
+        let declare::Named::Volume(id) = named else {
+            return match status.code() {
+                Code::NotFound => self.search_snapshot(named.into()).await?.ok_or(status),
+                _ => Err(status),
+            };
+        };
         if status.code() != Code::NotFound {
             return self.beyond(id, status).await;
         }
@@ -167,21 +181,32 @@ impl Router {
         let Asked { bytes, request, wrong, envelope } =
             self.ask_of::<Q>(request, |request, _| request.check().err())?;
         let Route::Owner(named) = request.route() else { return Err(Status::unimplemented(Q::PATH)) };
-        let member = self.owner(named.into()).map_err(|error| wrong.unwrap_or(error))?;
+        let member = match self.holder(named.into()).await? {
+            Some(member) => member,
+            None => self.owner(named.into()).map_err(|error| wrong.unwrap_or(error))?,
+        };
         self.stream::<Q>(member, &envelope, bytes).await
     }
 
     /// The node of both snapshots that are to be compared.
-    fn for_delta(
+    async fn for_delta(
         &self,
         request: Request<Bytes>,
     ) -> Result<(Asked<csi::GetMetadataDeltaRequest>, Arc<Member>), Status> {
         let mut asked =
             self.ask_of::<csi::GetMetadataDeltaRequest>(request, |request, _| request.check().err())?;
         let csi::GetMetadataDeltaRequest { base_snapshot_id, target_snapshot_id, .. } = &asked.request;
-        let owner = |id| self.owner(Named::snapshot(id));
-        let owners = owner(base_snapshot_id).and_then(|base| Ok((base, owner(target_snapshot_id)?)));
-        let (base, target) = owners.map_err(|error| asked.wrong.take().unwrap_or(error))?;
+        let mut owners = Vec::new();
+        for id in [base_snapshot_id, target_snapshot_id] {
+            let named = Named::snapshot(id);
+            let held = self.holder(named).await?;
+            owners.push(held.map_or_else(|| self.owner(named), Ok));
+        }
+        let owners: Result<Vec<_>> = owners.into_iter().collect();
+        let owners = owners.map_err(|error| asked.wrong.take().unwrap_or(error))?;
+        let [base, target] = owners.as_slice() else {
+            return Err(Status::internal("two snapshots have two nodes"));
+        };
         if base.node_id != target.node_id {
             // A volume and its snapshots are on one node: these two cannot be of one volume.
             return Err(Error::Invalid(format!(
@@ -191,6 +216,7 @@ impl Router {
             ))
             .into());
         }
+        let target = Arc::clone(target);
         Ok((asked, target))
     }
 }

@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, Result};
 use crate::model::answer::{Found, Location, Reserved};
-use crate::model::{Phase, Timestamp, Volume, VolumeId};
+use crate::model::{GroupSnapshotId, Phase, SnapshotId, Timestamp, Volume, VolumeId};
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
 const LIFE: Duration = Duration::from_secs(30);
@@ -87,9 +87,26 @@ impl Driver {
     /// UNAVAILABLE if its record may be lost, because the state file is damaged: "nothing" and "deleted" have others delete its data.
     pub fn find_volume(&self, id: &VolumeId) -> Result<Location> {
         self.expect_certain(id.as_str())?;
-        match self.may_be_lost(id) {
+        match self.may_be_lost(id.as_str()) {
             true => Err(self.uncertain(id.as_str())),
             false => Ok(self.location(id)),
+        }
+    }
+
+    /// Finds out whether this node has a snapshot or a group snapshot. Text that is not an id names nothing.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if its record may be lost, because the state file is damaged.
+    pub fn find_snapshot(&self, id: &str) -> Result<bool> {
+        self.expect_certain(id)?;
+        let found = match (id.parse::<SnapshotId>(), id.parse::<GroupSnapshotId>()) {
+            (Ok(id), _) => self.store.snapshot(&id).is_some(),
+            (_, Ok(id)) => self.store.group(&id).is_some(),
+            _ => return Ok(false),
+        };
+        match found || !self.may_be_lost(id) {
+            true => Ok(found),
+            false => Err(self.uncertain(id)),
         }
     }
 

@@ -6,14 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, OsContext, Result};
+pub(super) use crate::inventory::POOL_MARKER as MARKER;
+use crate::inventory::{KNOWN_POOLS, pool_owner};
 use crate::kernel::{FileKind, Os, is_full, write_whole};
 use crate::model::{PoolName, PoolSettings, Settings};
 use crate::store::Store;
 
-/// Its name.
-pub(super) const MARKER: &str = "hostloop-pool";
-/// The directory of the twins in the data directory.
-const KNOWN: &str = "known-pools";
 /// More is not ours.
 const MAX_BYTES: u64 = 4096;
 
@@ -85,7 +83,7 @@ impl<'a> Marker<'a> {
         if self.read(&twin)?.is_some() {
             return Ok(());
         }
-        let directory = self.data_dir.join(KNOWN);
+        let directory = self.data_dir.join(KNOWN_POOLS);
         let making = || self.doing(&format!("make {}", directory.display()));
         if self.os.files.stat(&directory).doing(making)?.is_none() {
             let made = self.os.files.create_directory(&directory, 0o700);
@@ -124,7 +122,7 @@ impl<'a> Marker<'a> {
     }
 
     fn twin(&self) -> PathBuf {
-        self.data_dir.join(KNOWN).join(self.pool.name.as_str())
+        self.data_dir.join(KNOWN_POOLS).join(self.pool.name.as_str())
     }
 
     fn read(&self, file: &Path) -> Result<Option<String>> {
@@ -158,9 +156,9 @@ impl<'a> Marker<'a> {
     }
 }
 
-/// The lines that say whose a pool is: of which driver, node and pool. None of the three can have a line break.
+/// The lines that say whose a pool is.
 pub(super) fn owner(settings: &Settings, pool: &PoolName) -> String {
-    format!("driver={}\nnode={}\npool={pool}\n", settings.driver_name, settings.node_id)
+    pool_owner(&settings.driver_name, &settings.node_id, pool)
 }
 
 /// A marker's text, if there is one; a file that cannot be ours reads as nothing.

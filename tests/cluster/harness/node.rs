@@ -14,6 +14,8 @@ use hostloop::model::{FsType, InlineSettings, PoolKind, PoolName, PoolSettings, 
 use hostloop::selftest::client::Client;
 use hostloop::server::{Observer, Stop, Stopped};
 use hostloop::shutdown::{Shutdown, Trigger};
+use hostloop::state;
+use hostloop::store::Identity;
 use hostloop::wire::csi;
 use hostloop_fake_kernel::FakeKernel;
 use hyper_util::rt::TokioIo;
@@ -178,6 +180,24 @@ impl Node {
     pub async fn start_again(mut self, address: &str) -> Node {
         self.stop().await;
         Node::start_on(&self.net, &self.id, address, self.kernel.clone()).await
+    }
+
+    /// The same machine as a node with another name, whose volumes it has adopted.
+    pub async fn adopted_as(mut self, id: &str, address: &str) -> Node {
+        self.stop().await;
+        let Settings { driver_name: driver, data_dir, pools, .. } = settings(id);
+        let task = state::Task {
+            verb: state::Verb::AdoptNode,
+            identity: Identity { driver, node_id: id.to_owned() },
+            data_dir,
+            pools: pools.into_iter().map(|pool| (pool.name, pool.path)).collect(),
+            wishes: state::Wishes::default(),
+            from: Some(self.id.clone()),
+            yes: true,
+        };
+        let report = state::run(&self.kernel.restart(), &task).expect("it runs");
+        assert!(report.good, "{}", report.text);
+        Node::start_on(&self.net, id, address, self.kernel.clone()).await
     }
 
     /// The next calls of this RPC end like this.

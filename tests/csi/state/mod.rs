@@ -1,5 +1,6 @@
 //! What becomes of volumes whose state file is lost, damaged or older than they are.
 
+mod adopted;
 mod damaged;
 mod rebuilt;
 mod undecided;
@@ -128,6 +129,7 @@ fn task(verb: Verb, yes: bool) -> Task {
         data_dir: PathBuf::from(DATA),
         pools: pools.into(),
         wishes: Wishes::default(),
+        from: None,
         yes,
     }
 }

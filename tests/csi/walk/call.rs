@@ -2,11 +2,12 @@
 //! after each kill and each failure, which the volume of the selftest cannot: it makes its calls at once.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use csi::volume_content_source::Type as Source;
 use hostloop::model::{GroupSnapshotId, NodeKey, SnapshotId, VolumeId};
 use hostloop::wire::csi;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::harness::{NODE, Server};
 use crate::requests::{
@@ -116,6 +117,19 @@ impl Call {
             Call::Group(request) => server.call(request).map(drop),
             Call::DeleteGroup(request) => server.call(request).map(drop),
         }
+    }
+
+    /// Makes the call again, as a sidecar does: the driver may be finishing the first one by itself at this moment.
+    pub fn repeat(&self, server: &Server) -> Result<(), String> {
+        for _ in 0..100 {
+            match self.run(server) {
+                Err(status) if status.code() == Code::Aborted => {
+                    std::thread::sleep(Duration::from_millis(20))
+                }
+                answer => return answer.map_err(|status| format!("the retry fails: {status}")),
+            }
+        }
+        self.run(server).map_err(|status| format!("the retry fails for two seconds: {status}"))
     }
 
     /// Whether a failure may leave part of it done: what is taken away is never brought back, a retry goes on.

@@ -136,7 +136,7 @@ fn fail(scenario: &Scenario, blame: Blame, plan: impl FnOnce(&FakeKernel)) -> Ve
         if blame == Blame::Whole {
             invariants(&kernel, &server)?;
         }
-        scenario.call.run(&server).map_err(|status| format!("the retry fails: {status}"))?;
+        scenario.call.repeat(&server)?;
     }
     check(&kernel, &server, &after)?;
     if blame == Blame::Part {
@@ -168,7 +168,7 @@ fn failed_sync(scenario: &Scenario, n: usize) -> Verdict {
     after.apply(&scenario.call);
     kernel.fail_at(n, Errno::EIO);
     if scenario.call.run(&server).is_err() {
-        scenario.call.run(&server).map_err(|status| format!("the retry fails: {status}"))?;
+        scenario.call.repeat(&server)?;
     }
     kernel.kill();
     server.abandon();

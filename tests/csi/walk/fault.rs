@@ -57,7 +57,7 @@ pub fn run(scenario: &Scenario, n: usize, (errno, code): (Errno, Code)) -> Verdi
         }
     }
     if answer.is_err() {
-        scenario.call.run(&server).map_err(|status| format!("the retry fails: {status}"))?;
+        scenario.call.repeat(&server)?;
         check(&kernel, &server, &after)?;
     }
     kernel.kill();

@@ -162,8 +162,7 @@ impl Ended<'_> {
 
     /// The caller's retry succeeds and is complete.
     pub fn retry(&self, server: &Server) -> Verdict {
-        let again = self.scenario.call.run(server);
-        again.map_err(|status| format!("the retry fails: {status}"))?;
+        self.scenario.call.repeat(server)?;
         restore(server, &self.after)?;
         check(&self.kernel, server, &self.after)
     }
