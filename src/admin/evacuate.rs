@@ -55,7 +55,8 @@ impl Session {
                 self.screen.say(&format!("there is no node {node} in this cluster"));
             }
             Some(None) => self.screen.say(&format!(
-                "there is no node {node} any more: volumes that nobody can read do not move; see `{} promote`",
+                "there is no node {node} any more: only volumes move that the node of --to has adopted (hostloop state adopt-node); \
+                 for standby copies, see `{} promote`",
                 self.program
             )),
             Some(Some(machine)) if !machine.cordoned && !empty => self.screen.say(&format!(

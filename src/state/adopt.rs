@@ -41,7 +41,7 @@ pub(super) fn run(os: &Os, task: &Task, from: &str) -> Result<Report> {
     let present = match present {
         Some(present) if is_earlier => {
             adopted.extend(ids(&present.records));
-            Some(Salvage { records: all_succeeding(&present.records), ..present })
+            Some(Salvage { records: all_succeeding(&present.records, from), ..present })
         }
         present => present,
     };
@@ -155,22 +155,29 @@ fn subject_of<'a>(entry: &'a Entry, earlier: &Identity) -> Option<&'a Subject> {
 fn succeeding(entry: Entry, earlier: &Identity, identity: &Identity) -> Entry {
     let Some(subject) = subject_of(&entry, earlier) else { return entry };
     let subject = match subject {
-        Subject::Volume(volume) => Subject::Volume(successor(volume)),
+        Subject::Volume(volume) => Subject::Volume(successor(volume, &earlier.node_id)),
         Subject::Snapshot(..) => subject.clone(),
     };
     let beside = Beside { identity: identity.clone(), seq: 0, subject };
     Entry { record: Record::Whole(Box::new(beside)), ..entry }
 }
 
-fn all_succeeding(records: &Records) -> Records {
-    let volumes = records.volumes.iter().map(|(id, volume)| (id.clone(), Arc::new(successor(volume))));
+fn all_succeeding(records: &Records, from: &str) -> Records {
+    let volumes = records.volumes.iter().map(|(id, volume)| (id.clone(), Arc::new(successor(volume, from))));
     Records { volumes: volumes.collect(), ..records.clone() }
 }
 
 /// Returns the record of a volume on its next node. Attachments are of the earlier one, and external-attacher asks for new ones.
-fn successor(volume: &Volume) -> Volume {
-    let generation = volume.generation + u64::from(stays(volume).is_none() && volume.is_ready());
-    Volume { generation, attachments: Vec::new(), ..volume.clone() }
+fn successor(volume: &Volume, from: &str) -> Volume {
+    let next = Volume { attachments: Vec::new(), ..volume.clone() };
+    match stays(volume).is_none() && volume.is_ready() {
+        true => Volume {
+            generation: volume.generation.saturating_add(1),
+            adopted_from: Some(from.to_owned()),
+            ..next
+        },
+        false => next,
+    }
 }
 
 /// Returns why a volume is not one that a PersistentVolume of the earlier node names.
@@ -238,5 +245,5 @@ fn say_what_follows(
         };
         let _ = writeln!(text, "  {name} volumeHandle {}", volume.id);
     }
-    let _ = writeln!(text, "When the driver runs: hostloop adopt-node {from} --to {to}");
+    let _ = writeln!(text, "When the driver runs: hostloop evacuate {from} --to {to} --now");
 }

@@ -25,7 +25,7 @@ pub fn encode(found: Found) -> Presence {
 
 /// Encodes a node's answer to FindVolume.
 pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
-    let Location { found, generation, moved_to, deleted, unsealed, unusable } = location;
+    let Location { found, generation, moved_to, deleted, unsealed, unusable, adopted_from } = location;
     peer::FindVolumeResponse {
         presence: encode(*found).into(),
         generation: *generation,
@@ -33,6 +33,7 @@ pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
         deleted: *deleted,
         unsealed: *unsealed,
         unusable: unusable.clone().unwrap_or_default(),
+        adopted_from: adopted_from.clone().unwrap_or_default(),
     }
 }
 
@@ -45,6 +46,7 @@ pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
         deleted: answer.deleted,
         unsealed: answer.unsealed,
         unusable: Some(answer.unusable).filter(|why| !why.is_empty()),
+        adopted_from: Some(answer.adopted_from).filter(|node| !node.is_empty()),
     }
 }
 
@@ -86,7 +88,9 @@ mod tests {
             for (deleted, unusable) in [(false, None), (true, None), (false, Some("no disk".to_owned()))] {
                 let moved_to = moved_to.clone();
                 let (found, unsealed) = (Found::Held, generation.unwrap_or(1));
-                let location = Location { found, generation, moved_to, deleted, unsealed, unusable };
+                let adopted_from = moved_to.clone();
+                let location =
+                    Location { found, generation, moved_to, deleted, unsealed, unusable, adopted_from };
                 assert_eq!(decode_location(encode_location(&location)), location);
             }
         }

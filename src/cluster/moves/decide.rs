@@ -16,6 +16,7 @@
 //! 9. Claims that a pod uses together go together.
 //! 10. A last pass waits for no first copy.
 
+mod adoption;
 mod ending;
 mod promotion;
 mod recovery;
@@ -126,6 +127,9 @@ impl Step {
 pub fn decide(view: &View) -> Step {
     if view.spec.purpose == Purpose::Unknown {
         return Step::Leave;
+    }
+    if view.spec.purpose == Purpose::Adoption {
+        return adoption::adopt(view);
     }
     if is_of_an_earlier_generation(view) {
         return recovery::retire_earlier(view);

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 
 use super::act::{Failure, Moves, Result};
 use super::claims::parameters;
-use super::claims::{bytes_of, is_changing};
+use super::claims::{bytes_of, is_changing, node_of};
 use super::decide::{is_lost_node, is_lost_status};
 use super::nodes::{NodeError, Presence};
 use super::pods::{Goal, claims_of, has_ended, is_promoted, is_same, user, uses};
@@ -46,16 +46,18 @@ impl Moves {
         let source_node = node_state(self.node(&spec.source_node).await?.as_deref());
         let target = self.node(&spec.target_node).await?;
         let is_status_lost = is_lost_status(phase, status.begun);
-        let at_target = phase == ReplicaPhase::Completing || is_status_lost;
+        let is_adoption = spec.purpose == Purpose::Adoption;
+        let at_target = phase == ReplicaPhase::Completing || is_status_lost && !is_adoption;
         let pods = self.pods_at(replica, if at_target { &spec.target_node } else { &spec.source_node });
         let is_promoted = is_promoted(replica);
         let hindered = match claim.as_deref() {
+            Some(_) if is_adoption => self.is_placed_elsewhere(spec).await?,
             Some(claim) if phase <= ReplicaPhase::CuttingOver => {
                 self.delayed((replica, claim), (source_node, is_promoted), target.as_deref()).await?
             }
             _ => None,
         };
-        let (asks_source, asks_copy, asks_target) = match is_status_lost {
+        let (asks_source, asks_copy, asks_target) = match is_status_lost || is_adoption {
             true => (true, true, true),
             false => asked(phase, is_promoted || status.maybe_fenced, status.reclaimed),
         };
@@ -84,13 +86,21 @@ impl Moves {
             target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
             target_node: node_state(target.as_deref()),
             lost_for: self.status_is_lost(replica, is_status_lost),
-            has_another_copy: is_status_lost && self.has_another_copy(replica),
+            has_another_copy: (is_status_lost || is_adoption) && self.has_another_copy(replica),
             failed: status.first_copy_failed.as_ref().map(|failed| self.since(&failed.0)),
             age: status.last_pass.as_ref().map(|pass| self.since(&pass.asked.0)),
             queue: self.begun.ahead(&self.seen.replicas.state(), replica),
             spec: spec.clone(),
             status,
         })
+    }
+
+    /// Returns why the PersistentVolume of an adopted volume does not get its new node: it names a third one.
+    async fn is_placed_elsewhere(&self, spec: &VolumeReplicaSpec) -> Result<Option<String>> {
+        let volume = self.volume(&spec.persistent_volume.name).await?;
+        let node = volume.as_deref().and_then(node_of);
+        let node = node.filter(|node| *node != spec.source_node && *node != spec.target_node);
+        Ok(node.map(|node| format!("PersistentVolume {} names node {node}", spec.persistent_volume.name)))
     }
 
     /// Asks the node of the volume what this move has left there, if only that says how far it came.
@@ -201,7 +211,7 @@ impl Moves {
             }
         }
         match (spec.purpose, claim) {
-            (Purpose::Move | Purpose::Unknown, _) => {
+            (Purpose::Move | Purpose::Adoption | Purpose::Unknown, _) => {
                 Ok(Wanted::Unknown("nothing says which VolumeMove asks for it".to_owned()))
             }
             // The claim is gone, which comes first.

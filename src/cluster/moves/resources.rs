@@ -199,6 +199,8 @@ pub enum Purpose {
     Move,
     /// The copy takes the volume's place if its node is lost.
     Standby,
+    /// There is no copy: the target node has adopted the volume, with the disk of the source node or as that node under another name.
+    Adoption,
     /// A later release has written it. Nothing is done, and nothing is written.
     #[serde(other)]
     #[schemars(skip)]

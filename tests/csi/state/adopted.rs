@@ -73,7 +73,7 @@ fn a_renamed_node_keeps_its_volumes_in_use() {
     for vol in &world.vols {
         assert!(report.text.contains(&format!("volumeHandle {}\n", vol.id)), "{}", report.text);
     }
-    assert!(report.text.contains(&format!("hostloop adopt-node {NODE} --to {OTHER}")), "{}", report.text);
+    assert!(report.text.contains(&format!("hostloop evacuate {NODE} --to {OTHER} --now")), "{}", report.text);
     let error = Server::try_start(world.rig.kernel.restart(), &world.rig.settings)
         .map(drop)
         .expect_err("it is the other's");

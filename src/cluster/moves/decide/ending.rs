@@ -79,6 +79,8 @@ pub(super) fn retiring(view: &View) -> Step {
     match &view.status.left_id {
         // An administrator knows that the node never comes back (rule 7).
         None if view.is_deleted && source_is_gone(view) => Step::Finish,
+        // Its disk or the machine is the other node now, by the word of an administrator.
+        None if view.spec.purpose == Purpose::Adoption && source_is_gone(view) => Step::Finish,
         // No object would name what it has under the id of the volume.
         None if view.is_deleted && matches!(view.source, Says::Silent(_)) => {
             Step::Wait(LONG, is_awaited(view, "has to hear that the volume has moved"))
@@ -174,7 +176,7 @@ fn goes_on_alone(view: &View) -> Option<Step> {
     let is_there = matches!(view.copy, Says::Has(_)) && view.source != Says::Deleted;
     let phase = match view.spec.purpose {
         Purpose::Standby => ReplicaPhase::Standby,
-        Purpose::Move | Purpose::Unknown => ReplicaPhase::Ready,
+        Purpose::Move | Purpose::Adoption | Purpose::Unknown => ReplicaPhase::Ready,
     };
     (is_wanted && is_there)
         .then(|| Step::Enter(phase, format!("{ONLY_COPY}, and is to take the volume's place")))

@@ -1,3 +1,4 @@
+mod adoption;
 mod companions;
 mod paths;
 mod promotion;

@@ -1,5 +1,6 @@
 //! The parts of a move, and whole moves, on Kubernetes in memory (crates/fake-kubernetes).
 
+mod adoption;
 mod aftermath;
 pub(crate) mod api;
 mod copying;

@@ -25,6 +25,8 @@ pub(crate) struct Held {
     pub(crate) in_use: bool,
     /// The id that it had before it moved away.
     pub(crate) was: Option<String>,
+    /// The node that it was adopted from.
+    pub(crate) adopted_from: Option<String>,
 }
 
 #[derive(Default)]
@@ -148,6 +150,13 @@ impl Nodes for FakeNodes {
                 None if is_cut && !has_left && !held.is_empty() => Presence::Deleted,
                 None => Presence::Nothing,
             })
+        })
+    }
+
+    async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, String)>> {
+        self.call("adopted", node, |_, held| {
+            let volume = held.get(volume_id);
+            Ok(volume.and_then(|volume| Some((volume.generation, volume.adopted_from.clone()?))))
         })
     }
 
