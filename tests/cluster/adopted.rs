@@ -36,10 +36,10 @@ impl Adopted {
     }
 
     /// Everything can be listed, restored and deleted.
-    async fn is_found(self) {
+    async fn check_found(&self) {
         let controller = &self.cluster.controller;
         assert_eq!(place(&controller.get(&self.volume).await.unwrap()), "c");
-        assert_eq!(self.listed().await, [self.snapshot.clone()]);
+        assert_eq!(self.listed().await, std::slice::from_ref(&self.snapshot));
         let asked = csi::GetVolumeGroupSnapshotRequest {
             group_snapshot_id: self.group.clone(),
             ..Default::default()
@@ -65,7 +65,7 @@ impl Adopted {
 
 #[tokio::test]
 async fn a_snapshot_of_an_adopted_disk_is_found() {
-    adopted().await.is_found().await;
+    adopted().await.check_found().await;
 }
 
 /// The machine of the earlier node has a new disk, and its name again.
@@ -76,7 +76,7 @@ async fn a_new_node_of_the_name_hides_no_snapshot() {
     let node = Node::start(&cluster.net, "a", &address("a"), 1 << 40).await;
     cluster.nodes.push(node);
     cluster.introduce();
-    adopted.is_found().await;
+    adopted.check_found().await;
 }
 
 /// It may have the disk.
