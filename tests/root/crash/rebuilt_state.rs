@@ -80,3 +80,48 @@ fn images_come_back_under_their_pods() {
 fn directories_come_back_under_their_pods() {
     rebuilt(&[Kind::Directory], true);
 }
+
+/// There and back again, so that the driver has the name that the test knows.
+#[test]
+fn volumes_in_use_follow_their_renamed_node() {
+    let mut world = World::new(&[]);
+    let mut made = Vec::new();
+    for kind in [Kind::Ext4, Kind::Block] {
+        let vol = Vol::create(&world, kind, &format!("{kind:?}"), kind.size(), &[]);
+        vol.up();
+        write_at(&vol.file("a"), 0, &pattern(1, LEN)).expect("write");
+        made.push((kind, vol.info.clone()));
+    }
+    let (before, mounted) = (listed(&world), mounts(&world.dir).len());
+    world.take_driver().kill();
+    let node = node_of(&world.data);
+    for (from, to) in [(node.as_str(), "renamed"), ("renamed", node.as_str())] {
+        let words = [
+            "state",
+            "adopt-node",
+            "--from",
+            from,
+            "--node-id",
+            to,
+            "--data-dir",
+            text(&world.data),
+            "--yes",
+        ];
+        let done = output(binary(), &words);
+        assert_eq!(done.status.code(), Some(0), "{}", said(&done));
+        assert_eq!(said(&done).matches(": adopted\n").count(), 2, "{}", said(&done));
+        if to == "renamed" {
+            let refused = world.refused();
+            assert!(refused.contains("belongs to node \"renamed\""), "{refused}");
+        }
+    }
+    world.start();
+    assert_eq!((listed(&world), mounts(&world.dir).len()), (before, mounted));
+    for (kind, info) in made {
+        let vol = Vol::of(&world, kind, info);
+        assert!(read_at(&vol.file("a"), 0, LEN) == pattern(1, LEN), "{kind:?}: a pod goes on");
+        vol.down();
+        vol.remove();
+    }
+    world.finish();
+}
