@@ -258,7 +258,7 @@ impl Planner<'_> {
     /// The record of what is being deleted, of which nothing else is known.
     fn left_of_deleted(&self, entry: &Entry) -> Option<Volume> {
         let id: VolumeId = entry.name.parse().ok()?;
-        if !entry.deleting || entry.record != Record::Missing {
+        if !entry.deleting || entry.record != Record::Missing || self.is_elsewhere(entry, id.as_str()) {
             return None;
         }
         let backend = match entry.data {
@@ -272,6 +272,14 @@ impl Planner<'_> {
         let parameters =
             VolumeParameters { backend, pool: entry.pool.clone(), ..VolumeParameters::default() };
         Some(Volume::new(id, Phase::Deleting, content, parameters))
+    }
+
+    /// Reports whether a volume with this id is recorded, or lies in another directory: what is left here of one is not that volume.
+    fn is_elsewhere(&self, entry: &Entry, id: &str) -> bool {
+        let is_it =
+            |other: &&Entry| beside(other).is_some_and(|it| id_of(&it.subject) == id) || other.name == id;
+        let mut others = self.known.entries.iter().filter(|other| other.directory != entry.directory);
+        self.has(id) || others.any(|other| is_it(&other))
     }
 
     /// Removes the records that have no directory, if the records beside data take precedence.

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::invariants::directory_of;
-use hostloop::model::{Moved, NodeKey, VolumeId};
-use hostloop::store::{Beside, Durability};
+use hostloop::model::{Moved, NodeKey, Phase, Volume, VolumeId};
+use hostloop::store::{Beside, Durability, Store, Subject};
 use tonic::Code;
 
 fn only(id: &str) -> std::collections::BTreeSet<String> {
@@ -153,4 +153,45 @@ fn a_lost_volume_in_use_is_not_deleted() {
         world.rig.fails(Code::FailedPrecondition, vol.delete_request());
         assert_eq!(world.rig.read(vol, 4), "text");
     }
+}
+
+/// What a deletion has left under the id of a volume that lies in another pool, before or after that pool in the order of pools.
+#[test]
+fn a_marked_directory_costs_no_volume_of_its_id() {
+    for (at, pool) in [(2, DATA), (7, FAST)] {
+        let mut world = World::new();
+        let before = world.seen();
+        world.lose_state();
+        let left = format!("{pool}/volumes/{}", world.vols[at].id);
+        world.rig.kernel.create_directories(&left);
+        world.rig.kernel.write_file(format!("{left}/deleting"), b"").expect("mark");
+        world.rig.kernel.write_file(format!("{left}/disk.img"), b"left").expect("write");
+        let report = world.run(Verb::Rebuild, Wishes::default());
+        assert!(!report.good && report.text.contains(&format!("{left}: LEFT AS IT IS")), "{}", report.text);
+        assert_eq!(world.seen(), before, "{pool}");
+        world.check_data();
+    }
+}
+
+/// It may be blank and acknowledged by now, and the next start would erase it.
+#[test]
+fn a_previous_record_that_is_not_ready_is_not_taken() {
+    let mut world = World::new();
+    let vol = world.vols[7].clone();
+    let (kernel, other) = (world.rig.kernel.clone(), "/var/lib/elsewhere");
+    let directory = directory_of(&kernel, &vol.id).expect("a directory");
+    let record =
+        Beside::read(&kernel.read_file(format!("{directory}/volume.json")).expect("read")).expect("a record");
+    let Subject::Volume(volume) = record.subject else { panic!("{record:?}") };
+    world.lose_state();
+    kernel.create_directories(other);
+    let store = Store::open(kernel.restart().files, other.as_ref(), record.identity).expect("a state file");
+    store.put(Volume { phase: Phase::Creating, ..volume }).expect("put");
+    drop(store);
+    let previous = kernel.read_file(format!("{other}/state.jsonl")).expect("read");
+    kernel.write_file(format!("{DATA}/state.jsonl.previous"), &previous).expect("write");
+    world.rig.lose_record(&directory);
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(!report.good && report.text.contains(&format!("{directory}: LEFT AS IT IS")), "{}", report.text);
+    assert!(kernel.exists(format!("{directory}/disk.img")));
 }
