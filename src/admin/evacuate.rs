@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::api::inspect::Cut;
 use super::api::permitted;
 use super::ask::Wish;
 use super::follow::{Follow, State};
@@ -10,6 +11,10 @@ use super::wait::{Until, Waited};
 use super::{Failure, Outcome, Session, parting, target, when};
 use crate::cli::{AdminCommand, EvacuateArgs};
 use crate::cluster::moves::resources::VolumeMoveSpec;
+use crate::model::{Id as _, NodeKey, SnapshotId};
+
+/// VolumeSnapshots that are named at most.
+const SHOWN: usize = 20;
 
 impl Session {
     pub(super) async fn evacuate(&mut self, args: &EvacuateArgs) -> Result<Outcome, Failure> {
@@ -25,6 +30,7 @@ impl Session {
         let names = on_node(&volumes, &moves, node, driver, args.namespace.as_deref());
         if !args.cancel {
             self.tell_of(node, names.is_empty()).await?;
+            self.tell_of_snapshots(args).await?;
         }
         let (to, when) = (target(&args.to, None), when(args.now));
         let spec = VolumeMoveSpec { target: to, when, ..VolumeMoveSpec::default() };
@@ -68,6 +74,32 @@ impl Session {
         Ok(())
     }
 
+    /// Names the VolumeSnapshots that stay on the node, so that they are not lost with its disk by accident.
+    async fn tell_of_snapshots(&mut self, args: &EvacuateArgs) -> Result<(), Failure> {
+        let node = &args.node;
+        let Some(cuts) = permitted(self.cluster.cuts(&args.cluster.driver_name).await)? else {
+            self.screen.say(&format!(
+                "snapshots stay on node {node}; which ones, only a user who may list VolumeSnapshotContents can see"
+            ));
+            return Ok(());
+        };
+        let staying = snapshots_on(&cuts, node, args.namespace.as_deref());
+        if !staying.is_empty() {
+            let (count, shown) = (staying.len(), staying.iter().take(SHOWN).cloned().collect::<Vec<_>>());
+            let more = if count > shown.len() { ", …" } else { "" };
+            let stay = if count == 1 {
+                "1 VolumeSnapshot stays".to_owned()
+            } else {
+                format!("{count} VolumeSnapshots stay")
+            };
+            self.screen.say(&format!(
+                "{stay} on node {node}: {}{more}. To keep one if you give up the node's disk, restore it on another node",
+                shown.join(", ")
+            ));
+        }
+        Ok(())
+    }
+
     fn sum_up(&mut self, args: &EvacuateArgs, follows: &[Follow]) -> Outcome {
         let node = &args.node;
         let bad: Vec<&Follow> = follows.iter().filter(|follow| !follow.is_good()).collect();
@@ -92,6 +124,16 @@ impl Session {
         }
         Outcome::of(bad.is_empty())
     }
+}
+
+/// Returns the VolumeSnapshots, as `NAMESPACE/NAME`, whose snapshots were made on the node.
+fn snapshots_on(cuts: &[Cut], node: &str, namespace: Option<&str>) -> BTreeSet<String> {
+    let key = NodeKey::of(node);
+    let here = cuts.iter().filter(|cut| SnapshotId::node_key_in(&cut.id) == Some(key.as_str()));
+    let here = here.map(|cut| &cut.snapshot);
+    here.filter(|name| namespace.is_none_or(|namespace| name.namespace == namespace))
+        .map(Name::to_string)
+        .collect()
 }
 
 /// Returns the claims that have a volume on the node, or one that is just leaving it.

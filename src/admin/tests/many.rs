@@ -1,6 +1,9 @@
 //! `hostloop evacuate`: a node with twenty claims.
 
+use hostloop_fake_kubernetes::key;
+
 use super::*;
+use crate::model::{NodeKey, SnapshotId};
 
 #[test]
 fn a_node_gets_its_copies_and_is_drained_then() {
@@ -92,5 +95,33 @@ fn a_node_that_does_not_exist_has_no_volumes() {
         let (outcome, _, err) = run(&world, "hostloop evacuate node-1 --to node-1").await;
         assert_eq!(outcome, Outcome::Failed);
         assert!(err.contains("node-1 is the node that is to be emptied"), "{err}");
+    });
+}
+
+/// They stay there, and go with its disk.
+#[test]
+fn snapshots_that_stay_on_the_node_are_named() {
+    let world = World::of(2, json!({}));
+    let content = |name: &str, node: &str| {
+        let id = SnapshotId::of_name(&NodeKey::of(node), name);
+        let named = json!({"namespace": "default", "name": name});
+        json!({"metadata": {"name": format!("content-{name}")}, "spec": {"driver": "hostloop.csi.dev", "volumeSnapshotRef": named},
+            "status": {"snapshotHandle": id.as_str()}})
+    };
+    world.server.with(|k| {
+        for (name, node) in [("before", "node-1"), ("elsewhere", "node-2")] {
+            k.create(key("volumesnapshotcontents", "", &format!("content-{name}")), content(name, node));
+        }
+    });
+    with_a_controller(&world, async {
+        world.cordon("node-1");
+        let (outcome, out, _) = run(&world, "hostloop evacuate node-1 --now").await;
+        assert_eq!(outcome, Outcome::Done, "{out}");
+        assert!(
+            out.starts_with("1 VolumeSnapshot stays on node node-1: default/before. To keep one"),
+            "{out}"
+        );
+        let (_, out, _) = run(&world, "hostloop evacuate node-1 --now -n shop").await;
+        assert!(!out.contains("VolumeSnapshot"), "{out}");
     });
 }
