@@ -69,12 +69,14 @@ impl Known {
         self.ended.notify_all();
     }
 
-    /// Waits until no task runs that began less than `patience` ago.
+    /// Waits until no task runs that began less than `patience` ago, for `patience` at most: others may begin tasks meanwhile.
     pub(super) fn wait(&self, patience: Duration) {
+        let until = Instant::now() + patience;
         let mut state = self.lock();
         loop {
             let left = state.running.values().filter_map(|began| patience.checked_sub(began.elapsed()));
-            let Some(left) = left.max().filter(|left| !left.is_zero()) else { return };
+            let left = left.max().map(|left| left.min(until.saturating_duration_since(Instant::now())));
+            let Some(left) = left.filter(|left| !left.is_zero()) else { return };
             state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -108,6 +110,8 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     #[test]
@@ -124,6 +128,27 @@ mod tests {
         known.end(&pool);
         assert!(!known.begin(&pool), "it is fresh");
         known.wait(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn an_answer_waits_for_no_task_of_later_callers() {
+        let (known, begun) = (Known::default(), std::sync::atomic::AtomicUsize::new(0));
+        let has_answered = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while begun.load(Relaxed) < 2000 && !has_answered.load(Relaxed) {
+                    let number = begun.fetch_add(1, Relaxed);
+                    known.begin(&Task::Measure(format!("pool-{number}").parse().expect("a name")));
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            while begun.load(Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            known.wait(Duration::from_millis(50));
+            has_answered.store(true, Relaxed);
+        });
+        assert!(begun.into_inner() < 2000, "it has waited for the last of them");
     }
 
     #[test]
