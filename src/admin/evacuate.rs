@@ -61,7 +61,7 @@ impl Session {
                 self.screen.say(&format!("there is no node {node} in this cluster"));
             }
             Some(None) => self.screen.say(&format!(
-                "there is no node {node} any more: only volumes move that the node of --to has adopted (hostloop state adopt-node); \
+                "there is no node {node} any more: a volume moves only if the node of --to has adopted it (hostloop state adopt-node); \
                  for standby copies, see `{} promote`",
                 self.program
             )),
@@ -77,6 +77,10 @@ impl Session {
     /// Names the VolumeSnapshots that stay on the node, so that they are not lost with its disk by accident.
     async fn tell_of_snapshots(&mut self, args: &EvacuateArgs) -> Result<(), Failure> {
         let node = &args.node;
+        // Without its Node object, nothing can be restored from it: what is there has been lost or adopted.
+        if permitted(self.cluster.machine(node).await)?.is_some_and(|machine| machine.is_none()) {
+            return Ok(());
+        }
         let Some(cuts) = permitted(self.cluster.cuts(&args.cluster.driver_name).await)? else {
             self.screen.say(&format!(
                 "snapshots stay on node {node}; which ones, only a user who may list VolumeSnapshotContents can see"

@@ -55,9 +55,19 @@ impl Driver {
         self.nothing_else_at(&target)?;
         // A power cut brings the mark of a copy back, and its data come from here on.
         self.acknowledge_volume(std::sync::Arc::clone(&volume))?;
+        self.end_adoption(&volume)?;
         presence.stage(place, &stage, &uses)?;
         self.bound.remember(target.path());
         Ok(())
+    }
+
+    /// Pods use the volume here from now on. If a copy of its disk is used elsewhere later, this node's word must not bring that volume back
+    /// to what it was.
+    fn end_adoption(&self, volume: &Volume) -> Result<()> {
+        match volume.adopted_from.is_empty() {
+            true => Ok(()),
+            false => self.record(Volume { adopted_from: Vec::new(), ..volume.clone() }).map(drop),
+        }
     }
 
     /// Sets room aside for a copy of a volume's image, which then takes its place. The copies of other volumes know of

@@ -1,6 +1,6 @@
 //! `hostloop state adopt-node`: the volumes of a node that has another name now, or whose disk is in this machine now.
 //!
-//! Each volume gets the next generation, as after a move: if its earlier node has a copy of the disk and comes back, that copy is not
+//! Each volume gets a higher generation, as after a move: if its earlier node has a copy of the disk and comes back, that copy is not
 //! the volume (docs/decisions/0021). The state file comes first, then the markers of the pools. The next start writes the records beside
 //! the data.
 
@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use super::plan::{Decision, Item, Known, beside, plan};
 use super::subjects::id_of;
-use super::{Report, Task, entries, foot, lines, lock};
+use super::{Report, Task, Wishes, entries, foot, lines, lock};
 use crate::error::{Error, OsContext, Result};
-use crate::inventory::{Entry, KNOWN_POOLS, POOL_MARKER, Record, pool_owner};
+use crate::inventory::{Entry, KNOWN_POOLS, POOL_MARKER, Place, Record, pool_owner};
 use crate::kernel::{FileKind, Os, write_whole};
-use crate::model::{PoolName, Volume};
+use crate::model::{NodeKey, PoolName, Volume, VolumeId};
 use crate::store::{Beside, Identity, Records, Salvage, Store, StoreError, Subject};
 
 /// A marker is never larger.
@@ -32,24 +32,30 @@ pub(super) fn run(os: &Os, task: &Task, from: &str) -> Result<Report> {
     let markers = markers(os, task, &earlier)?;
     let found = entries(os, &task.data_dir, &task.pools)?;
     let (present, is_earlier) = present(os, task, &earlier)?;
-    expect_whole(task, present.as_ref(), if is_earlier { &earlier } else { &task.identity }, &found)?;
-    let mut adopted: BTreeSet<String> =
-        found.iter().filter_map(|entry| subject_of(entry, &earlier)).map(id_of).collect();
+    expect_whole(os, task, present.as_ref(), if is_earlier { &earlier } else { &task.identity }, &found)?;
+    let heir = Heir { earlier: &earlier, identity: &task.identity, wishes: &task.wishes };
     let first = found.iter().filter_map(beside).map(|beside| beside.seq.saturating_add(1)).max().unwrap_or(0);
-    let found: Vec<Entry> =
-        found.into_iter().map(|entry| succeeding(entry, &earlier, &task.identity)).collect();
-    let present = match present {
-        Some(present) if is_earlier => {
+    let is_its = |entry: &Entry| beside(entry).is_some_and(|beside| beside.identity == earlier);
+    let (its, others): (Vec<Entry>, Vec<Entry>) = found.into_iter().partition(is_its);
+    let its: Vec<Entry> = its.into_iter().map(|entry| heir.entry(entry)).collect();
+    let mut adopted: BTreeSet<String> =
+        its.iter().filter_map(beside).map(|beside| id_of(&beside.subject)).collect();
+    let mut present = present;
+    if let Some(present) = present.as_mut() {
+        if is_earlier {
+            present.records = heir.records(&present.records);
             adopted.extend(ids(&present.records));
-            Some(Salvage { records: all_succeeding(&present.records, from), ..present })
+        } else {
+            expect_same_disk(task, &markers, present, its.iter().chain(&others))?;
+            forget_earlier(&mut present.records, &its);
         }
-        present => present,
-    };
+    }
     if adopted.is_empty() && markers.is_empty() {
         return Err(Error::NotFound(format!(
             "neither the state file nor a record in the pools is of node {from:?}"
         )));
     }
+    let found: Vec<Entry> = its.into_iter().chain(others).collect();
     let pools: Vec<PoolName> = task.pools.iter().map(|(name, _)| name.clone()).collect();
     let (identity, entries) = (&task.identity, &found);
     let known = Known { identity, present: present.as_ref(), previous: None, entries, pools: &pools };
@@ -77,7 +83,7 @@ pub(super) fn run(os: &Os, task: &Task, from: &str) -> Result<Report> {
     Ok(Report { text, good: task.yes && left == 0 })
 }
 
-/// Returns the markers of pools that are the earlier node's, each as it is to be.
+/// Returns the new texts of the markers of pools that are the earlier node's.
 ///
 /// # Errors
 /// FAILED_PRECONDITION if a pool is neither this node's nor the earlier one's; the kernel's.
@@ -86,10 +92,24 @@ fn markers(os: &Os, task: &Task, earlier: &Identity) -> Result<BTreeMap<std::pat
     for (pool, place) in &task.pools {
         let twin = task.data_dir.join(KNOWN_POOLS).join(pool.as_str());
         let of = |identity: &Identity| pool_owner(&identity.driver, &identity.node_id, pool);
-        for path in [place.join(POOL_MARKER), twin] {
+        for path in [place.join(POOL_MARKER), twin.clone()] {
             let Some(text) = read(os, &path)? else { continue };
             match text.strip_prefix(&of(earlier)) {
-                Some(rest) => drop(markers.insert(path, of(&task.identity) + rest)),
+                Some(rest) => {
+                    let text = of(&task.identity) + rest;
+                    // The other one of the two is this node's, and of another disk.
+                    if read(os, &twin)?
+                        .is_some_and(|known| known.starts_with(&of(&task.identity)) && known != text)
+                    {
+                        return Err(Error::InUse(format!(
+                            "pool {pool}: {} is the disk of another node, and node {:?} has a pool of this name on another disk; adopt the \
+                             disk on a node that has no pool {pool}",
+                            place.display(),
+                            task.identity.node_id
+                        )));
+                    }
+                    markers.insert(path, text);
+                }
                 None if text.starts_with(&of(&task.identity)) => {}
                 None => {
                     return Err(Error::InUse(format!(
@@ -129,54 +149,128 @@ fn present(os: &Os, task: &Task, earlier: &Identity) -> Result<(Option<Salvage>,
 }
 
 /// Makes sure that the state file has all that its node knew: what is adopted is not guessed.
-fn expect_whole(task: &Task, present: Option<&Salvage>, owner: &Identity, found: &[Entry]) -> Result<()> {
-    let Some(present) = present else { return Ok(()) };
-    let is_newer = |it: &Beside| it.identity == *owner && it.seq > present.last;
-    let why = match &present.damage {
-        Some(damage) => format!("is damaged at line {}: {}", damage.line, damage.reason),
-        None if found.iter().filter_map(beside).any(is_newer) => {
+fn expect_whole(
+    os: &Os,
+    task: &Task,
+    present: Option<&Salvage>,
+    owner: &Identity,
+    found: &[Entry],
+) -> Result<()> {
+    let is_its = |it: &&Beside| it.identity == *owner;
+    let mut its = found.iter().filter_map(beside).filter(is_its);
+    let why = match present {
+        Some(Salvage { damage: Some(damage), .. }) => {
+            format!("is damaged at line {}: {}", damage.line, damage.reason)
+        }
+        Some(present) if its.any(|it| it.seq > present.last) => {
             "is older than a record beside the data".to_owned()
         }
+        Some(_) => return Ok(()),
+        None if its.next().is_some() || has_had_state(os, &task.data_dir)? => "is lost".to_owned(),
         None => return Ok(()),
     };
     Err(Error::InUse(format!(
-        "{} {why}; run \"hostloop state rebuild --node-id {} --yes\" with the other flags first",
-        Store::file(&task.data_dir).display(),
-        owner.node_id
+        "{} {why}; first run \"hostloop state rebuild --yes\" with the other flags and the --node-id that the data directory is of",
+        Store::file(&task.data_dir).display()
     )))
 }
 
-/// Returns what lies in a directory of the earlier node.
-fn subject_of<'a>(entry: &'a Entry, earlier: &Identity) -> Option<&'a Subject> {
-    beside(entry).filter(|beside| beside.identity == *earlier).map(|beside| &beside.subject)
+/// Reports whether a driver has used the data directory.
+fn has_had_state(os: &Os, data_dir: &Path) -> Result<bool> {
+    for name in ["state.jsonl.previous", "hostloop-installation"] {
+        let path = data_dir.join(name);
+        if os.files.stat(&path).doing(|| format!("look at {}", path.display()))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// Returns the directory with the record that it gets. The number of the record is of another state file, and shows nothing in this one.
-fn succeeding(entry: Entry, earlier: &Identity, identity: &Identity) -> Entry {
-    let Some(subject) = subject_of(&entry, earlier) else { return entry };
-    let subject = match subject {
-        Subject::Volume(volume) => Subject::Volume(successor(volume, &earlier.node_id)),
-        Subject::Snapshot(..) => subject.clone(),
-    };
-    let beside = Beside { identity: identity.clone(), seq: 0, subject };
-    Entry { record: Record::Whole(Box::new(beside)), ..entry }
+/// Makes sure that a disk of the earlier node is not taken for a pool that this node has: its volumes would seem to be gone.
+fn expect_same_disk<'a>(
+    task: &Task,
+    markers: &BTreeMap<std::path::PathBuf, String>,
+    present: &Salvage,
+    found: impl Iterator<Item = &'a Entry> + Clone,
+) -> Result<()> {
+    for (pool, place) in &task.pools {
+        let is_there = |volume: &Volume| {
+            let name = volume.directory().as_str();
+            found.clone().any(|it| it.place == Place::Volume && it.pool == *pool && it.name == name)
+        };
+        let mut own = present.records.volumes.values().filter(|it| it.pool() == pool && it.is_ready());
+        if markers.contains_key(&place.join(POOL_MARKER)) && own.any(|volume| !is_there(volume)) {
+            return Err(Error::InUse(format!(
+                "pool {pool}: {} is the disk of another node, and the pool {pool} of node {:?} has volumes that are not there; adopt the \
+                 disk on a node that has no volumes in a pool of this name",
+                place.display(),
+                task.identity.node_id
+            )));
+        }
+    }
+    Ok(())
 }
 
-fn all_succeeding(records: &Records, from: &str) -> Records {
-    let volumes = records.volumes.iter().map(|(id, volume)| (id.clone(), Arc::new(successor(volume, from))));
-    Records { volumes: volumes.collect(), ..records.clone() }
+/// Takes out what this node still has recorded of volumes that have been on the earlier node since.
+fn forget_earlier(records: &mut Records, its: &[Entry]) {
+    for entry in its {
+        if let Some(Subject::Volume(volume)) = beside(entry).map(|beside| &beside.subject) {
+            let is_older = records.volumes.get(&volume.id).is_some_and(|recorded| {
+                recorded.generation < volume.generation
+                    && (recorded.directory(), recorded.pool()) == (volume.directory(), volume.pool())
+            });
+            if is_older {
+                records.volumes.remove(&volume.id);
+            }
+        }
+    }
 }
 
-/// Returns the record of a volume on its next node. Attachments are of the earlier one, and external-attacher asks for new ones.
-fn successor(volume: &Volume, from: &str) -> Volume {
-    let next = Volume { attachments: Vec::new(), ..volume.clone() };
-    match stays(volume).is_none() && volume.is_ready() {
-        true => Volume {
-            generation: volume.generation.saturating_add(1),
-            adopted_from: Some(from.to_owned()),
-            ..next
-        },
-        false => next,
+/// What becomes of the records of the earlier node.
+struct Heir<'a> {
+    earlier: &'a Identity,
+    identity: &'a Identity,
+    wishes: &'a Wishes,
+}
+
+impl Heir<'_> {
+    /// Returns the directory with the record that it gets. The number of the record is of another state file, and shows nothing in this
+    /// one.
+    fn entry(&self, entry: Entry) -> Entry {
+        let Some(found) = beside(&entry) else { return entry };
+        let subject = match &found.subject {
+            Subject::Volume(volume) => Subject::Volume(self.volume(volume)),
+            Subject::Snapshot(..) => found.subject.clone(),
+        };
+        let beside = Beside { identity: self.identity.clone(), seq: 0, subject };
+        Entry { record: Record::Whole(Box::new(beside)), ..entry }
+    }
+
+    fn records(&self, records: &Records) -> Records {
+        let volumes = records.volumes.values().map(|volume| self.volume(volume));
+        let volumes = volumes.map(|volume| (volume.id.clone(), Arc::new(volume)));
+        Records { volumes: volumes.collect(), ..records.clone() }
+    }
+
+    /// Returns the record of a volume on its next node. Attachments are of the earlier one, and external-attacher asks for new ones.
+    /// The generation is higher than any that a copy of the volume can have meanwhile, as after ReclaimVolume.
+    fn volume(&self, volume: &Volume) -> Volume {
+        let next = Volume { attachments: Vec::new(), ..volume.clone() };
+        if volume.id.is_inline() {
+            // kubelet names it by its own id, from which the node makes this one.
+            let id = VolumeId::of_inline(&NodeKey::of(&self.identity.node_id), &volume.name);
+            return Volume { id, directory: Some(volume.directory().clone()), ..next };
+        }
+        let is_kept = self.wishes.keep.contains(volume.id.as_str());
+        let next = Volume { moved_to: next.moved_to.filter(|_| !is_kept), ..next };
+        if stays(&next).is_some() || !next.is_ready() {
+            return next;
+        }
+        let mut adopted_from = next.adopted_from.clone();
+        if !adopted_from.contains(&self.earlier.node_id) {
+            adopted_from.push(self.earlier.node_id.clone());
+        }
+        Volume { generation: next.generation.saturating_add(2), adopted_from, ..next }
     }
 }
 
@@ -184,17 +278,17 @@ fn successor(volume: &Volume, from: &str) -> Volume {
 fn stays(volume: &Volume) -> Option<String> {
     match volume {
         Volume { copy_of: Some(_), .. } => Some(
-            "it is a copy for a move or a standby copy, and stays one; delete its VolumeReplica, which names the earlier node".to_owned(),
+            "it is a copy for a move or a standby copy, and of no use here; delete its VolumeReplica, which names the earlier node, and \
+             then its directory, after --drop with its id"
+                .to_owned(),
         ),
         Volume { retired: Some(retired), .. } => {
             Some(format!("it is what a move to node {:?} has left, and stays that", retired.node_id))
         }
         Volume { moved_to: Some(node), .. } => Some(format!(
-            "it is fenced, because it moves to node {node:?}; look there before you make its PersistentVolume again"
+            "it is fenced, because it moves to node {node:?}; if that node does not have it, give --keep with its id"
         )),
-        Volume { id, .. } if id.is_inline() => {
-            Some("it is inline; it is deleted when its pod's directory is gone".to_owned())
-        }
+        Volume { id, .. } if id.is_inline() => Some("it is inline, and goes with its pod".to_owned()),
         _ => None,
     }
 }
@@ -207,8 +301,8 @@ fn ids(records: &Records) -> impl Iterator<Item = String> {
 
 /// Reports whether a line is of something that is adopted and recorded.
 fn is_adopted(item: &Item, records: &Records, adopted: &BTreeSet<String>) -> bool {
-    let is_open = matches!(item.decision, Decision::Leave(_) | Decision::Forget(_) | Decision::Finish);
-    !is_open && adopted.contains(&item.id) && ids(records).any(|id| id == item.id)
+    let is_taken = matches!(item.decision, Decision::Keep | Decision::Add | Decision::Replace(_));
+    is_taken && adopted.contains(&item.id) && ids(records).any(|id| id == item.id)
 }
 
 fn say_adopted(text: &mut String, items: &[Item], records: &Records, adopted: &BTreeSet<String>) {

@@ -123,7 +123,9 @@ fn is_ours(lines: &[&[u8]], identity: &Identity) -> bool {
     let node = NodeKey::of(&identity.node_id);
     let intact = lines.iter().filter_map(|line| record::parse(record::intact(line)?).ok());
     intact.into_iter().any(|line| match line.change {
-        Change::Put(Put::Volume(volume)) => volume.directory().node_key() == node.as_str(),
+        Change::Put(Put::Volume(volume)) => {
+            volume.directory().node_key() == node.as_str() || !volume.adopted_from.is_empty()
+        }
         Change::Put(Put::Snapshot(snapshot)) => snapshot.id.node_key() == node.as_str(),
         _ => false,
     })

@@ -33,7 +33,7 @@ pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
         deleted: *deleted,
         unsealed: *unsealed,
         unusable: unusable.clone().unwrap_or_default(),
-        adopted_from: adopted_from.clone().unwrap_or_default(),
+        adopted_from: adopted_from.clone(),
     }
 }
 
@@ -46,7 +46,7 @@ pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
         deleted: answer.deleted,
         unsealed: answer.unsealed,
         unusable: Some(answer.unusable).filter(|why| !why.is_empty()),
-        adopted_from: Some(answer.adopted_from).filter(|node| !node.is_empty()),
+        adopted_from: answer.adopted_from,
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
             for (deleted, unusable) in [(false, None), (true, None), (false, Some("no disk".to_owned()))] {
                 let moved_to = moved_to.clone();
                 let (found, unsealed) = (Found::Held, generation.unwrap_or(1));
-                let adopted_from = moved_to.clone();
+                let adopted_from = moved_to.clone().into_iter().collect();
                 let location =
                     Location { found, generation, moved_to, deleted, unsealed, unusable, adopted_from };
                 assert_eq!(decode_location(encode_location(&location)), location);

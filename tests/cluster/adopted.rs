@@ -93,3 +93,16 @@ async fn a_silent_node_keeps_a_snapshot_from_deletion() {
     fails(controller.client.call(delete_snapshot(&adopted.snapshot)).await, Code::Unavailable, "node \"c\"");
     fails(controller.client.call(delete_group(&adopted.group)).await, Code::Unavailable, "node \"c\"");
 }
+
+/// Its Node object is there for a while, as with a taint, and it does not answer.
+#[tokio::test]
+async fn a_silent_first_node_hides_no_snapshot() {
+    let adopted = adopted().await;
+    let (a, b, c) = (address("a"), address("b"), address("c"));
+    adopted.cluster.directory.set(&[("a", Some(&a)), ("b", Some(&b)), ("c", Some(&c))], &[]);
+    let controller = &adopted.cluster.controller;
+    assert_eq!(adopted.listed().await.len(), 1);
+    controller.client.call(delete_group(&adopted.group)).await.unwrap();
+    controller.client.call(delete_snapshot(&adopted.snapshot)).await.unwrap();
+    assert_eq!(adopted.cluster.node("c").volumes().await, std::slice::from_ref(&adopted.volume));
+}

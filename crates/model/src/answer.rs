@@ -97,8 +97,8 @@ pub struct Location {
     pub unsealed: u64,
     /// Why the data of the volume cannot be used now; `None` if they can, or if there is no volume.
     pub unusable: Option<String>,
-    /// The CSI node id of the node that the volume was on when this one adopted it.
-    pub adopted_from: Option<String>,
+    /// The CSI node ids of the nodes that the volume was on before this one adopted it.
+    pub adopted_from: Vec<String>,
 }
 
 /// How an attempt to reserve a name ended.

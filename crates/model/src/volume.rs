@@ -184,9 +184,10 @@ pub struct Volume {
     /// Its copy on another node has replaced it. It cannot be staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired: Option<Retired>,
-    /// The CSI node id of the node that it was on when this node adopted it, with the disk or under another name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub adopted_from: Option<String>,
+    /// The CSI node ids of the nodes that it was on before this node adopted it, with the disk or under another name. The first use here
+    /// ends that: from then on, only a move changes the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adopted_from: Vec<String>,
     /// Where an inline volume is published, links resolved; `None` for a path that is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_target: Option<String>,
@@ -230,7 +231,7 @@ impl Volume {
             moved_to: None,
             unsealed: 0,
             retired: None,
-            adopted_from: None,
+            adopted_from: Vec::new(),
             inline_target: None,
             claim: None,
             attachments: Vec::new(),

@@ -17,7 +17,7 @@ use super::figures::Figures;
 use super::nodes::{NodeError, Nodes};
 use super::objects::{Objects, is_outdated, reason};
 use super::queue::Begun;
-use super::resources::{ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
+use super::resources::{Purpose, ReplicaPhase, VolumeReplica, VolumeReplicaStatus};
 use super::returns::Returns;
 use super::seen::Seen;
 use super::silence::Silence;
@@ -163,7 +163,7 @@ impl Moves {
         match step {
             Step::Wait(time, why) => self.wait(replica, time, &why).await,
             Step::Enter(ReplicaPhase::Copying, why) => self.begin_first_copy(replica, &why).await,
-            Step::Enter(phase, why) => self.enter(replica, phase, &why).await,
+            Step::Enter(phase, why) => self.begin_phase(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
             Step::RetireSource => {
                 // The later generation may lack some of its data.
@@ -206,6 +206,16 @@ impl Moves {
             Step::Finish => self.finish(replica).await,
             Step::Leave => Ok(Next::After(LONG)),
         }
+    }
+
+    /// Enters a phase. An adoption has no check of its own before the exchange, so the exchange is asked for as a dry run (rule 8).
+    async fn begin_phase(&self, replica: &VolumeReplica, phase: ReplicaPhase, why: &str) -> Result<Next> {
+        if (replica.spec.purpose, phase) == (Purpose::Adoption, ReplicaPhase::Exchanging)
+            && let Err(refused) = Exchange::new(&self.objects, &replica.spec).check().await?
+        {
+            return self.wait(replica, LONG, &refused.to_string()).await;
+        }
+        self.enter(replica, phase, why).await
     }
 
     /// Returns what is known of a copy, and what comes next.

@@ -124,7 +124,7 @@ impl Moves {
         let Some(source) = node_of(volume).filter(|_| is_ours) else { return Ok(None) };
         let volume_id = handle(volume);
         let generation = match self.nodes.adopted(target, &volume_id).await {
-            Ok(Some((generation, from))) if from == source => generation,
+            Ok(Some((generation, from))) if from.contains(&source) => generation,
             Ok(_) | Err(_) => return Ok(None),
         };
         let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
@@ -203,9 +203,7 @@ impl Moves {
             let (reason, what) = match replica.spec.purpose {
                 Purpose::Move => ("MoveStarted", "The volume is copied to node"),
                 Purpose::Standby | Purpose::Unknown => ("StandbyStarted", "A standby copy is made on node"),
-                Purpose::Adoption => {
-                    ("AdoptionStarted", "The PersistentVolume gets the node that has adopted it,")
-                }
+                Purpose::Adoption => ("AdoptionStarted", "The volume has been adopted by node"),
             };
             let text = format!("{what} {}", replica.spec.target_node);
             self.events.tell(&replica.spec.claim, reason, &text).await;

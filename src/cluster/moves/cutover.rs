@@ -146,6 +146,12 @@ impl Moves {
     pub(super) async fn exchange(&self, replica: &VolumeReplica) -> Result<Next> {
         match self.exchange_to(replica, &replica.spec.target_node).await? {
             Some(next) => Ok(next),
+            None if replica.spec.purpose == Purpose::Adoption => {
+                let change =
+                    |status: &mut VolumeReplicaStatus| (status.recorded, status.stale) = (None, true);
+                let why = format!("the PersistentVolume names node {}", replica.spec.target_node);
+                self.enter_with(replica, ReplicaPhase::Retiring, &why, change).await
+            }
             None => {
                 // What administrators change from here on is not in it.
                 let change = |status: &mut VolumeReplicaStatus| status.recorded = None;

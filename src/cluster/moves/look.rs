@@ -206,7 +206,7 @@ impl Moves {
                     When::PodsLeave | When::Now => Wanted::Move { when, evict_bare_pods },
                 });
             }
-            if spec.purpose == Purpose::Move {
+            if spec.purpose != Purpose::Standby {
                 return Ok(Wanted::Nothing(format!("VolumeMove {} was deleted", by.name)));
             }
         }

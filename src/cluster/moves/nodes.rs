@@ -79,9 +79,8 @@ pub trait Nodes: Send + Sync {
     /// [`NodeError::Running`] while something is done with the id and there is no record yet, as while a copy is being made.
     async fn find(&self, node: &str, volume_id: &str) -> Result<Presence>;
 
-    /// Returns the generation of a volume that this node has adopted, and the node that the volume was on before; `None` if the node has
-    /// not adopted it.
-    async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, String)>>;
+    /// Returns the generation of a volume, and the nodes that it was on before this node adopted it; `None` if the node does not have it.
+    async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, Vec<String>)>>;
 
     /// Makes the copy. It holds what the volume held at some moment since. No pod can use it until it is completed.
     ///

@@ -210,39 +210,67 @@ impl Router {
     }
 
     /// Returns the node that has a snapshot or a group snapshot now. Its id names the node that it was made on; the disk of that node may
-    /// be another node's now (`hostloop state adopt-node`). If no node has it, returns its first node, which answers what becomes of the
-    /// call; `None` if that is not part of the cluster.
+    /// be another node's now (`hostloop state adopt-node`). If no node says that it has it, returns its first node, whose answer is that of
+    /// the call; `None` if that node is not part of the cluster.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while the nodes are not known.
+    pub(super) async fn holder(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        let Some(first) = self.find(named)? else { return self.find_snapshot(named).await };
+        match self.has_snapshot(&first, named).await {
+            Ok(true) => Ok(Some(first)),
+            Ok(false) | Err(_) => Ok(self.find_snapshot(named).await?.or(Some(first))),
+        }
+    }
+
+    /// Returns the node that has to delete a snapshot or a group snapshot, as [`Router::holder`] does.
     ///
     /// # Errors
     /// UNAVAILABLE if its first node does not have it, and another one did not answer: that one may have it.
-    pub(super) async fn holder(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+    pub(super) async fn last_holder(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
         let Some(first) = self.find(named)? else { return self.search_snapshot(named).await };
         match self.has_snapshot(&first, named).await {
+            Ok(true) => Ok(Some(first)),
             Ok(false) => Ok(self.search_snapshot(named).await?.or(Some(first))),
-            // If the node does not answer, the call that follows reports why.
-            Ok(true) | Err(_) => Ok(Some(first)),
+            // If no other node has it, the call that follows reports why the first one does not answer.
+            Err(_) => Ok(self.find_snapshot(named).await?.or(Some(first))),
         }
+    }
+
+    /// Asks every node for a snapshot or a group snapshot, and ignores nodes that do not answer.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while the nodes are not known.
+    pub(super) async fn find_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        Ok(self.ask_all_for(named).await?.into_iter().find_map(|answer| answer.ok().flatten()))
     }
 
     /// Asks every node for a snapshot or a group snapshot.
     ///
     /// # Errors
     /// UNAVAILABLE if none of those that answer has it, and another one did not answer.
-    pub(super) async fn search_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+    async fn search_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        let answers = self.ask_all_for(named).await?;
+        match answers.iter().find_map(|answer| answer.as_ref().ok().cloned().flatten()) {
+            Some(member) => Ok(Some(member)),
+            None => answers.into_iter().collect::<Result<Vec<_>, _>>().map(|_| None),
+        }
+    }
+
+    /// Returns the answer of each node that was asked for a snapshot or a group snapshot.
+    async fn ask_all_for(
+        &self,
+        named: Named<'_>,
+    ) -> Result<Vec<Result<Option<Arc<Member>>, Status>>, Status> {
         if !named.is_id() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
         let ask = |member: Arc<Member>| async move {
             let found = self.has_snapshot(&member, named).await?;
             Ok(found.then_some(member))
         };
-        let answers: Vec<Result<Option<Arc<Member>>, Status>> = ask_each(members, ask).await;
-        let found = answers.iter().find_map(|answer| answer.as_ref().ok().cloned().flatten());
-        match found {
-            Some(member) => Ok(Some(member)),
-            None => answers.into_iter().collect::<Result<Vec<_>, _>>().map(|_| None),
-        }
+        Ok(ask_each(members, ask).await)
     }
 
     async fn has_snapshot(&self, member: &Member, named: Named<'_>) -> Result<bool, Status> {

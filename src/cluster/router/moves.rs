@@ -49,10 +49,10 @@ impl Nodes for Router {
         presence(self.tell(node, question).await?)
     }
 
-    async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, String)>> {
+    async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, Vec<String>)>> {
         let question = peer::FindVolumeRequest { volume_id: volume_id.to_owned() };
         let location = reserve::decode_location(self.tell(node, question).await?);
-        Ok(location.generation.zip(location.adopted_from))
+        Ok(location.generation.map(|generation| (generation, location.adopted_from)))
     }
 
     async fn create(&self, copy: &NewCopy) -> Result<()> {

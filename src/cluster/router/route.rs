@@ -90,9 +90,10 @@ impl Router {
                 Some(member) => Ok(Last::Member(member)),
                 None => self.last_owner(named.into()),
             },
-            Route::LastOwner(named) => match self.holder(named.into()).await? {
-                Some(member) => Ok(Last::Member(member)),
-                None => self.last_owner(named.into()),
+            Route::LastOwner(named) => match self.last_holder(named.into()).await {
+                Ok(Some(member)) => Ok(Last::Member(member)),
+                Ok(None) => self.last_owner(named.into()),
+                Err(status) => return Err(wrong.map_or(status, Status::from)),
             },
             Route::Deletion(id) => {
                 let located = self.locate(id).await?;
@@ -124,13 +125,13 @@ impl Router {
         }
     }
 
-    /// Returns the node of a volume whose PersistentVolume names another one than its id, or of what its first node has left the
-    /// cluster without.
+    /// Returns the node of a volume whose PersistentVolume names another one than its id, or of a volume or a snapshot whose first node
+    /// has left the cluster.
     async fn moved_off(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
         let declare::Named::Volume(id) = named else {
             return match self.find(named.into())? {
                 Some(_) => Ok(None),
-                None => self.search_snapshot(named.into()).await,
+                None => self.find_snapshot(named.into()).await,
             };
         };
         match self.placed(id).await? {
@@ -149,7 +150,7 @@ impl Router {
         let Route::Owner(named) = route else { return Err(status) };
         let declare::Named::Volume(id) = named else {
             return match status.code() {
-                Code::NotFound => self.search_snapshot(named.into()).await?.ok_or(status),
+                Code::NotFound => self.find_snapshot(named.into()).await?.ok_or(status),
                 _ => Err(status),
             };
         };

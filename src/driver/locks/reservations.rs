@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
-use crate::error::{Busy, Error, Result};
+use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::answer::{Found, Location, Reserved};
-use crate::model::{GroupSnapshotId, Phase, SnapshotId, Timestamp, Volume, VolumeId};
+use crate::model::{GroupSnapshotId, Phase, Snapshot, SnapshotId, Timestamp, Volume, VolumeId};
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
 const LIFE: Duration = Duration::from_secs(30);
@@ -96,17 +96,39 @@ impl Driver {
     /// Finds out whether this node has a snapshot or a group snapshot. Text that is not an id names nothing.
     ///
     /// # Errors
-    /// UNAVAILABLE if its record may be lost, because the state file is damaged.
+    /// UNAVAILABLE if its record may be lost, because the state file is damaged, or if its data are missing.
     pub fn find_snapshot(&self, id: &str) -> Result<bool> {
         self.expect_certain(id)?;
         let found = match (id.parse::<SnapshotId>(), id.parse::<GroupSnapshotId>()) {
-            (Ok(id), _) => self.store.snapshot(&id).is_some(),
+            (Ok(id), _) => match self.store.snapshot(&id) {
+                Some(snapshot) => self.has_data(&snapshot)?,
+                None => false,
+            },
             (_, Ok(id)) => self.store.group(&id).is_some(),
             _ => return Ok(false),
         };
         match found || !self.may_be_lost(id) {
             true => Ok(found),
             false => Err(self.uncertain(id)),
+        }
+    }
+
+    /// Reports whether the data of a snapshot are here; what is being made or deleted counts as such. The record may outlive the disk.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if they are not where the record says: the disk may be another node's now, or not mounted.
+    fn has_data(&self, snapshot: &Snapshot) -> Result<bool> {
+        if !snapshot.is_ready() {
+            return Ok(true);
+        }
+        let data = self.snapshot_paths(snapshot)?.data();
+        match self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))? {
+            Some(_) => Ok(true),
+            None => Err(Error::Unavailable(format!(
+                "{}, which has the data of snapshot {}, is missing",
+                data.display(),
+                snapshot.id
+            ))),
         }
     }
 
@@ -132,7 +154,7 @@ impl Driver {
                 let is_deleted = || self.store.has_cut(id) || self.store.is_deleted(id);
                 let deleted = moved.as_ref().map_or_else(is_deleted, |moved| moved.deleted);
                 let moved_to = moved.filter(|moved| !moved.deleted).map(|moved| moved.node_id.clone());
-                let (generation, unusable, adopted_from) = (None, None, None);
+                let (generation, unusable, adopted_from) = (None, None, Vec::new());
                 Location { found, generation, moved_to, deleted, unsealed: 0, unusable, adopted_from }
             }
         }

@@ -3,7 +3,7 @@
 use super::rebuilt::replace_state;
 use super::*;
 use hostloop::error::Error;
-use hostloop::model::VolumeId;
+use hostloop::model::{Volume, VolumeId};
 use hostloop::store::Beside;
 use hostloop_fake_kernel::Kill;
 
@@ -102,7 +102,7 @@ fn an_adopted_volume_has_the_next_generation() {
     world.rig.settings.node_id = OTHER.to_owned();
     let driver = world.rig.driver_on(world.rig.kernel.restart());
     let id: VolumeId = world.vols[0].id.parse().expect("an id");
-    assert_eq!(driver.find_volume(&id).expect("a volume").generation, Some(1));
+    assert_eq!(driver.find_volume(&id).expect("a volume").generation, Some(2));
     drop(driver);
     let why = refusal(&world, &adoption());
     assert!(why.contains("is of node \"node-a\""), "nothing is adopted twice: {why}");
@@ -164,10 +164,7 @@ fn an_adoption_that_would_guess_is_refused() {
     let whole = world.rig.kernel.read_file(STATE).expect("read");
     replace_state(&world, &older);
     let why = refusal(&world, &adoption());
-    assert!(
-        why.contains("is older than a record") && why.contains("state rebuild --node-id node-a --yes"),
-        "{why}"
-    );
+    assert!(why.contains("is older than a record") && why.contains("hostloop state rebuild --yes"), "{why}");
     let mut damaged = whole.clone();
     let middle = damaged.len() / 2;
     damaged[middle] ^= 1;
@@ -211,4 +208,105 @@ fn an_adoption_can_end_at_any_step() {
             }
         }
     }
+}
+
+/// The disk of a pool is in another machine for a while, and both nodes keep their state files.
+#[test]
+fn a_disk_that_comes_back_is_adopted_again() {
+    let world = World::new();
+    world.rig.kernel.power_cut();
+    world.rig.kernel.create_directories(OTHER_DATA);
+    drop(world.start_elsewhere(&["default"]));
+    let report = run(&world.rig.kernel.restart(), &other_machine()).expect("it runs");
+    assert!(report.good, "{}", report.text);
+    let server = world.start_elsewhere(&["default", "fast"]);
+    let (shared, grown) = (&world.vols[2], 3 * SIZE);
+    let request = csi::ControllerExpandVolumeRequest {
+        volume_id: shared.id.clone(),
+        capacity_range: range(grown, 0),
+        ..Default::default()
+    };
+    server.call(request).expect("grown");
+    drop(server);
+    let back =
+        Task { identity: task(Verb::Check, false).identity, from: Some(OTHER.to_owned()), ..adoption() };
+    let report = run(&world.rig.kernel.restart(), &back).expect("it runs");
+    assert!(report.good && report.text.contains(&format!("{}: adopted", shared.id)), "{}", report.text);
+    let driver = world.rig.driver_on(world.rig.kernel.restart());
+    let found = driver.find_volume(&shared.id.parse().expect("an id")).expect("a volume");
+    assert_eq!(found.generation, Some(4), "what was there before is not the volume");
+    assert_eq!(found.adopted_from, [NODE, OTHER]);
+    drop(driver);
+    let mut world = world;
+    world.rig.start_again();
+    let listed = world.seen().0.entries.into_iter().filter_map(|entry| entry.volume);
+    let shared = listed.into_iter().find(|volume| volume.volume_id == world.vols[2].id).expect("it is there");
+    assert_eq!(shared.capacity_bytes, grown);
+}
+
+/// From the first use on, only a move changes the node.
+#[test]
+fn an_adoption_ends_with_the_first_use() {
+    let mut world = World::new();
+    world.rig.kernel.power_cut();
+    run(&world.rig.kernel.restart(), &adoption()).expect("it runs");
+    world.start_renamed();
+    let vol = world.vols[0].clone();
+    world.rig.stage(&vol);
+    world.rig.unstage(&vol);
+    world.rig.kernel.kill();
+    let driver = world.rig.driver_on(world.rig.kernel.restart());
+    let found =
+        |vol: &Vol| driver.find_volume(&vol.id.parse().expect("an id")).expect("a volume").adopted_from;
+    assert!(found(&vol).is_empty());
+    assert_eq!(found(&world.vols[1]), [NODE]);
+}
+
+#[test]
+fn a_pool_of_the_same_name_is_not_exchanged() {
+    let world = World::new();
+    world.rig.kernel.power_cut();
+    world.rig.kernel.create_directories(OTHER_DATA);
+    world.rig.kernel.add_disk("/pools/own", FsType::Xfs, 100 << 30);
+    let mut settings = world.rig.settings.clone();
+    (settings.node_id, settings.data_dir) = (OTHER.to_owned(), PathBuf::from(OTHER_DATA));
+    settings.pools.retain(|pool| ["default", "fast"].contains(&pool.name.as_str()));
+    settings.pools[0].path = PathBuf::from(OTHER_DATA);
+    settings.pools[1].path = PathBuf::from("/pools/own");
+    let server = Server::try_start(world.rig.kernel.restart(), &settings).expect("it starts");
+    server.call(create_with("own", &[("pool", "fast")])).expect("made");
+    drop(server);
+    let why = refusal(&world, &other_machine());
+    assert!(why.contains("has a pool of this name on another disk"), "{why}");
+    world.rig.kernel.remove_file(format!("{OTHER_DATA}/known-pools/fast")).expect("remove");
+    let why = refusal(&world, &other_machine());
+    assert!(why.contains("has volumes that are not there"), "{why}");
+}
+
+#[test]
+fn a_lost_state_file_is_rebuilt_before_an_adoption() {
+    let world = World::new();
+    world.lose_state();
+    let why = refusal(&world, &adoption());
+    assert!(why.contains("is lost; first run \"hostloop state rebuild --yes\""), "{why}");
+}
+
+/// The node to which it was moving may be lost as well.
+#[test]
+fn a_fenced_volume_is_adopted_if_somebody_says_so() {
+    let mut world = World::new();
+    let vol = world.vols[7].clone();
+    let id: VolumeId = vol.id.parse().expect("an id");
+    world.rig.restore_state(|store| {
+        let volume = (*store.get(&id).expect("a volume")).clone();
+        store.put(Volume { moved_to: Some("node-c".to_owned()), ..volume }).expect("put");
+    });
+    world.rig.kernel.kill();
+    let report = run(&world.rig.kernel.restart(), &Task { yes: false, ..adoption() }).expect("it runs");
+    assert!(report.text.contains("it is fenced, because it moves to node \"node-c\""), "{}", report.text);
+    let keep = Wishes { keep: [vol.id.clone()].into(), ..Wishes::default() };
+    let report = run(&world.rig.kernel.restart(), &Task { wishes: keep, ..adoption() }).expect("it runs");
+    assert!(report.good && report.text.contains(&format!("volumeHandle {}\n", vol.id)), "{}", report.text);
+    world.start_renamed();
+    world.rig.stage(&vol);
 }

@@ -1,9 +1,9 @@
 //! A volume that another node has adopted: its disk is there, or its node has another name. Nothing is copied. The PersistentVolume gets
 //! the node that has the data, if no pod can use them on the earlier one.
 
-use super::{CALM, LONG, PATIENCE, Step, have, is_lost_node, left, retiring, running};
+use super::{CALM, LONG, PATIENCE, Step, have, is_lost_node, left, retiring, running, unknown};
 use crate::cluster::moves::resources::ReplicaPhase;
-use crate::cluster::moves::view::{Says, View};
+use crate::cluster::moves::view::{Says, View, Wanted};
 
 /// Returns what comes next.
 pub(super) fn adopt(view: &View) -> Step {
@@ -24,8 +24,11 @@ fn begin(view: &View) -> Step {
     if view.is_deleted || view.claim_is_deleted == Some(true) {
         return Step::Finish;
     }
-    if view.claim_is_deleted.is_none() {
-        return Step::Wait(LONG, "the claim cannot be read".to_owned());
+    if matches!(view.wanted, Wanted::Nothing(_)) {
+        return Step::Finish;
+    }
+    if let Some(why) = unknown(view) {
+        return Step::Wait(LONG, why);
     }
     if let Some(why) = view.hindered.clone() {
         return Step::Wait(LONG, why);
@@ -58,14 +61,21 @@ fn stands_against(view: &View) -> Option<String> {
     let (source, target) = (&view.spec.source_node, &view.spec.target_node);
     match &view.source {
         Says::Nothing => None,
-        Says::Has(_) | Says::Unusable(..) => Some(format!(
-            "nodes {source} and {target} both have the volume; stop the driver on one of them, and delete its Node object"
+        Says::Has(_) => Some(format!(
+            "nodes {source} and {target} both have the volume, and nothing says which of the two pods have written to; have node {target} \
+             drop it (hostloop state rebuild --drop), or switch node {source} off and delete its Node object"
         )),
-        Says::Deleted => {
-            Some(format!("the volume was deleted on node {source}; delete what node {target} has"))
+        // An administrator knows that its disk is in the other node for good.
+        Says::Unusable(_, time) if view.is_promoted && *time >= PATIENCE => None,
+        Says::Unusable(why, _) => Some(format!(
+            "node {source}: {why}; if the disk stays in node {target}, annotate the VolumeReplica with hostloop.csi.dev/promote=true"
+        )),
+        Says::Deleted => Some(format!(
+            "the volume was deleted on node {source}; have node {target} drop it (hostloop state rebuild --drop)"
+        )),
+        Says::Silent(silent) if is_lost_node(view.source_node) => {
+            (*silent < PATIENCE).then(|| format!("node {source} does not answer, and may come back"))
         }
-        Says::Silent(silent) if is_lost_node(view.source_node) => (*silent < PATIENCE)
-            .then(|| format!("node {source} does not answer; waiting whether it comes back")),
         Says::Silent(_) => Some(format!(
             "node {source} does not answer, and may have the volume as well; delete its Node object, or give it the taint \
              node.kubernetes.io/out-of-service, if it does not come back with that disk"

@@ -25,8 +25,8 @@ pub(crate) struct Held {
     pub(crate) in_use: bool,
     /// The id that it had before it moved away.
     pub(crate) was: Option<String>,
-    /// The node that it was adopted from.
-    pub(crate) adopted_from: Option<String>,
+    /// The nodes that it was adopted from.
+    pub(crate) adopted_from: Vec<String>,
 }
 
 #[derive(Default)]
@@ -153,10 +153,9 @@ impl Nodes for FakeNodes {
         })
     }
 
-    async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, String)>> {
+    async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, Vec<String>)>> {
         self.call("adopted", node, |_, held| {
-            let volume = held.get(volume_id);
-            Ok(volume.and_then(|volume| Some((volume.generation, volume.adopted_from.clone()?))))
+            Ok(held.get(volume_id).map(|volume| (volume.generation, volume.adopted_from.clone())))
         })
     }
 
@@ -262,7 +261,13 @@ impl Nodes for FakeNodes {
             if held.contains_key(&left) && !held.contains_key(&spec.volume_id) {
                 return Ok(left);
             }
-            let mut volume = source(held, spec)?.clone();
+            let mut volume = match held.get(&spec.volume_id) {
+                None => return missing(&spec.volume_id),
+                Some(volume) if volume.generation > spec.generation => {
+                    return in_use("it has another generation");
+                }
+                Some(volume) => volume.clone(),
+            };
             volume.was = Some(spec.volume_id.clone());
             held.remove(&spec.volume_id);
             held.insert(left.clone(), volume);
