@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use super::doctor::{AFTER_DOCTOR, DoctorArgs};
 use super::inspect::InspectCommand;
 use super::value::{driver_name, truth};
 use super::wrong::Value;
@@ -223,6 +224,9 @@ struct Plugin {
 enum PluginCommand {
     #[command(flatten)]
     Inspect(InspectCommand),
+    /// Find what is left over, half made, stale or lost on the nodes, and put it right
+    #[command(after_help = AFTER_DOCTOR)]
+    Doctor(DoctorArgs),
     #[command(flatten)]
     Admin(AdminCommand),
 }
@@ -241,6 +245,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Command, &'st
     let matches = plugin().try_get_matches_from(words)?;
     let command = match Plugin::from_arg_matches(&matches)?.command {
         PluginCommand::Inspect(command) => Command::Inspect(command),
+        PluginCommand::Doctor(args) => Command::Doctor(args),
         PluginCommand::Admin(command) => Command::Admin(command),
     };
     Ok((command, AS_PLUGIN))

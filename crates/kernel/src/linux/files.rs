@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open};
@@ -55,6 +56,17 @@ impl Files for LinuxFiles {
             allocated: meta.blocks() * 512,
             rdev: meta.rdev(),
         }))
+    }
+
+    fn changed(&self, path: &Path) -> io::Result<Option<SystemTime>> {
+        let meta = match fs::symlink_metadata(path) {
+            Ok(meta) => meta,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
+            Err(e) => return Err(at("stat", path)(e)),
+        };
+        let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
+        let nanos = Duration::from_nanos(u64::try_from(meta.ctime_nsec()).unwrap_or(0));
+        Ok(UNIX_EPOCH.checked_add(seconds.saturating_add(nanos)))
     }
 
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
