@@ -3,6 +3,7 @@
 
 mod admin;
 mod bench;
+mod bundle;
 mod certs;
 mod completions;
 mod doctor;
@@ -22,6 +23,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 pub use self::admin::{AdminCommand, ClusterArgs, EvacuateArgs, MoveArgs, PromoteArgs, StatusArgs, parse};
 pub use self::bench::{BenchArgs, Candidate};
+pub use self::bundle::BundleArgs;
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
 pub use self::completions::{CompletionsArgs, completions};
 pub use self::doctor::{Class, DoctorArgs};
@@ -85,6 +87,9 @@ pub enum Command {
     /// Find what is left over, half made, stale or lost on the nodes, and put it right
     #[command(after_help = doctor::AFTER_DOCTOR)]
     Doctor(DoctorArgs),
+    /// Collect what is needed to look into a problem, in one archive without secrets
+    #[command(after_help = bundle::AFTER_BUNDLE)]
+    SupportBundle(BundleArgs),
     #[command(flatten)]
     Admin(AdminCommand),
     /// Print the script with which a shell completes commands and flags

@@ -46,6 +46,7 @@ pub fn run(input: &[u8]) {
         | Command::Admin(_)
         | Command::Inspect(_)
         | Command::Doctor(_)
+        | Command::SupportBundle(_)
         | Command::FreezeGuard(_) => {}
     }
 }

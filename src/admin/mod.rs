@@ -5,6 +5,7 @@
 
 mod api;
 mod ask;
+mod bundle;
 mod doctor;
 mod evacuate;
 mod follow;
@@ -25,7 +26,7 @@ use self::follow::Follow;
 use self::screen::Screen;
 use self::seen::Name;
 use self::wait::{Until, Waited};
-use crate::cli::{AdminCommand, ClusterArgs, DoctorArgs, InspectCommand, MoveArgs};
+use crate::cli::{AdminCommand, BundleArgs, ClusterArgs, DoctorArgs, InspectCommand, MoveArgs};
 use crate::cluster::moves::resources::{Target, VolumeMoveSpec, When};
 use crate::shutdown::Shutdown;
 
@@ -75,6 +76,11 @@ pub fn inspect(command: InspectCommand, shutdown: Shutdown) -> Pin<Box<dyn Futur
 /// Looks for what is amiss in the cluster, and has it put right. The future is boxed as that of [`run`] is.
 pub fn doctor(args: DoctorArgs, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
     Box::pin(doctor::run(args, shutdown))
+}
+
+/// Collects what is needed to look into a problem. The future is boxed as that of [`run`] is.
+pub fn support_bundle(args: BundleArgs, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    Box::pin(bundle::run(args, shutdown))
 }
 
 fn args_of(command: &AdminCommand) -> &ClusterArgs {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use super::bundle::{AFTER_BUNDLE, BundleArgs};
 use super::doctor::{AFTER_DOCTOR, DoctorArgs};
 use super::inspect::InspectCommand;
 use super::value::{driver_name, truth};
@@ -227,6 +228,9 @@ enum PluginCommand {
     /// Find what is left over, half made, stale or lost on the nodes, and put it right
     #[command(after_help = AFTER_DOCTOR)]
     Doctor(DoctorArgs),
+    /// Collect what is needed to look into a problem, in one archive without secrets
+    #[command(after_help = AFTER_BUNDLE)]
+    SupportBundle(BundleArgs),
     #[command(flatten)]
     Admin(AdminCommand),
 }
@@ -246,6 +250,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Command, &'st
     let command = match Plugin::from_arg_matches(&matches)?.command {
         PluginCommand::Inspect(command) => Command::Inspect(command),
         PluginCommand::Doctor(args) => Command::Doctor(args),
+        PluginCommand::SupportBundle(args) => Command::SupportBundle(args),
         PluginCommand::Admin(command) => Command::Admin(command),
     };
     Ok((command, AS_PLUGIN))

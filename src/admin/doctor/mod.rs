@@ -8,7 +8,7 @@ mod join;
 mod lost;
 mod row;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::api::Cluster;
 use super::api::doctor::Known;
 use super::inspect::{cluster_args, connect, harmless};
 use super::screen::Screen;
-use crate::cli::DoctorArgs;
+use crate::cli::{DoctorArgs, SourceArgs};
 use crate::cluster::details::Source;
 use crate::shutdown::Shutdown;
 
@@ -57,6 +57,29 @@ async fn visit(args: &DoctorArgs, screen: &mut Screen) -> Outcome {
         }
     };
     Visit { args, cluster, source, pause: PAUSE }.run(screen).await
+}
+
+/// Returns what is found on all nodes, as JSON. Nothing is changed.
+///
+/// # Errors
+/// If the nodes cannot be asked at all.
+pub(super) async fn report(
+    source: Source,
+    cluster: Option<Cluster>,
+    asked: &SourceArgs,
+) -> Result<String, String> {
+    let args = DoctorArgs {
+        node: None,
+        fix: false,
+        delete_data: false,
+        class: Vec::new(),
+        grace: Duration::ZERO,
+        json: true,
+        source: asked.clone(),
+    };
+    let (rows, unknown) = Visit { args: &args, cluster, source, pause: PAUSE }.look().await?;
+    serde_json::to_string_pretty(&Report { findings: &rows, unknown: &unknown })
+        .map_err(|error| error.to_string())
 }
 
 /// One run of the command.

@@ -1,7 +1,7 @@
 //! The join of what nodes say with what the API server knows, and the whole command.
 
 mod joining;
-mod world;
+pub(in crate::admin) mod world;
 
 use std::time::Duration;
 

@@ -185,6 +185,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_change_is_told_also_of_a_set_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        assert_eq!(LinuxFiles.changed(&file).unwrap(), None);
+        fs::write(&file, b"x").unwrap();
+        fs::File::open(&file).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        let age = LinuxFiles.changed(&file).unwrap().unwrap().elapsed().unwrap_or_default();
+        assert!(age < Duration::from_secs(60), "{age:?}");
+        assert!(LinuxFiles.changed(&dir.path().join("file/below")).unwrap().is_none());
+    }
+
+    #[test]
     fn kinds_are_told_apart_and_links_are_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);

@@ -21,10 +21,10 @@ use crate::model::{NodeKey, Timestamp, VolumeId};
 use crate::wire::peer::peer_server::{Peer, PeerServer};
 use crate::wire::{findings, peer};
 
-pub(super) const DRIVER: &str = "hostloop.csi.dev";
+pub(in crate::admin) const DRIVER: &str = "hostloop.csi.dev";
 
 #[derive(Clone)]
-pub(super) struct World(Arc<Mutex<State>>);
+pub(in crate::admin) struct World(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -44,7 +44,7 @@ fn long_ago() -> Option<Timestamp> {
     Some(Timestamp::from_nanos(1))
 }
 
-pub(super) fn finding(class: &str, id: &str, fix: Fix) -> Finding {
+pub(in crate::admin) fn finding(class: &str, id: &str, fix: Fix) -> Finding {
     Finding {
         class: class.to_owned(),
         id: id.to_owned(),
@@ -58,7 +58,7 @@ pub(super) fn finding(class: &str, id: &str, fix: Fix) -> Finding {
 }
 
 /// A PersistentVolume that was made long ago.
-pub(super) fn volume_object(name: &str, driver: &str, handle: &str, node: &str) -> Value {
+pub(in crate::admin) fn volume_object(name: &str, driver: &str, handle: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
         "metadata": {"name": name, "creationTimestamp": "2001-01-01T00:00:00Z"},
@@ -72,7 +72,7 @@ pub(super) fn volume_object(name: &str, driver: &str, handle: &str, node: &str) 
 }
 
 impl World {
-    pub(super) fn new() -> World {
+    pub(in crate::admin) fn new() -> World {
         let page = |node: &str| FindingsPage {
             node_id: node.to_owned(),
             driver_name: DRIVER.to_owned(),
@@ -84,12 +84,12 @@ impl World {
     }
 
     /// The CSI id of a volume that was made on a node.
-    pub(super) fn id(&self, node: &str, name: &str) -> String {
+    pub(in crate::admin) fn id(&self, node: &str, name: &str) -> String {
         VolumeId::of_name(&NodeKey::of(node), name).to_string()
     }
 
     /// A node has recorded a volume.
-    pub(super) fn holds(&self, node: &str, name: &str, csi_name: &str) {
+    pub(in crate::admin) fn holds(&self, node: &str, name: &str, csi_name: &str) {
         let record = HeldRecord {
             id: self.id(node, name),
             kind: "volume".to_owned(),
@@ -102,47 +102,47 @@ impl World {
         self.0.lock().unwrap().nodes.get_mut(node).unwrap().records.push(record);
     }
 
-    pub(super) fn says(&self, node: &str, finding: Finding) {
+    pub(in crate::admin) fn says(&self, node: &str, finding: Finding) {
         self.0.lock().unwrap().nodes.get_mut(node).unwrap().findings.push(finding);
     }
 
-    pub(super) fn silence(&self, node: &str) {
+    pub(in crate::admin) fn silence(&self, node: &str) {
         self.0.lock().unwrap().silent.insert(node.to_owned());
     }
 
-    pub(super) fn refuse(&self, why: &str) {
+    pub(in crate::admin) fn refuse(&self, why: &str) {
         self.0.lock().unwrap().refusal = Some(why.to_owned());
     }
 
     /// What nodes were asked to put right.
-    pub(super) fn fixes(&self) -> Vec<FixFinding> {
+    pub(in crate::admin) fn fixes(&self) -> Vec<FixFinding> {
         self.0.lock().unwrap().fixes.clone()
     }
 
-    pub(super) fn add(&self, object: Value) {
+    pub(in crate::admin) fn add(&self, object: Value) {
         add(&mut self.0.lock().unwrap().kubernetes, object);
     }
 
     /// Adds an object after the nodes were asked so often.
-    pub(super) fn add_after_looks(&self, looks: usize, object: Value) {
+    pub(in crate::admin) fn add_after_looks(&self, looks: usize, object: Value) {
         self.0.lock().unwrap().later = Some((looks, object));
     }
 
-    pub(super) fn remove(&self, kind: &str, name: &str) {
+    pub(in crate::admin) fn remove(&self, kind: &str, name: &str) {
         self.0.lock().unwrap().kubernetes.objects.remove(&key(kind, "", name));
     }
 
     /// The API server gives out so many objects at a time.
-    pub(super) fn in_pages_of(&self, page: usize) {
+    pub(in crate::admin) fn in_pages_of(&self, page: usize) {
         self.0.lock().unwrap().page = Some(page);
     }
 
     /// The page of PersistentVolumes with this number never comes.
-    pub(super) fn fail_page(&self, page: usize) {
+    pub(in crate::admin) fn fail_page(&self, page: usize) {
         self.0.lock().unwrap().failing = Some(page);
     }
 
-    pub(super) fn cluster(&self) -> Cluster {
+    pub(in crate::admin) fn cluster(&self) -> Cluster {
         let world = self.clone();
         let service = tower::service_fn(move |request: HttpRequest<Body>| {
             let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
@@ -153,8 +153,18 @@ impl World {
         Cluster::new(Client::new(service, "default"))
     }
 
+    /// Serves what the nodes say at a Unix socket.
+    pub(in crate::admin) fn serve(&self, socket: &std::path::Path) {
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        let incoming = stream::unfold(listener, |listener| async {
+            Some((listener.accept().await.map(|(stream, _)| stream), listener))
+        });
+        let server = tonic::transport::Server::builder().add_service(PeerServer::new(self.clone()));
+        tokio::spawn(async move { server.serve_with_incoming(Box::pin(incoming)).await });
+    }
+
     /// A connection to the process that knows the nodes.
-    pub(super) async fn source(&self) -> Source {
+    pub(in crate::admin) async fn source(&self) -> Source {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let server = tonic::transport::Server::builder().add_service(PeerServer::new(self.clone()));
         let incoming = stream::iter([Ok::<_, io::Error>(theirs)]);
