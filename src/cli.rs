@@ -3,8 +3,10 @@
 
 mod admin;
 mod bench;
+mod bundle;
 mod certs;
 mod completions;
+mod doctor;
 mod inspect;
 mod peer;
 mod pool;
@@ -21,8 +23,10 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 pub use self::admin::{AdminCommand, ClusterArgs, EvacuateArgs, MoveArgs, PromoteArgs, StatusArgs, parse};
 pub use self::bench::{BenchArgs, Candidate};
+pub use self::bundle::BundleArgs;
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
 pub use self::completions::{CompletionsArgs, completions};
+pub use self::doctor::{Class, DoctorArgs};
 pub use self::inspect::{
     InspectCommand, NodesArgs, Output, ScopeArgs, SnapshotsArgs, SortBy, SourceArgs, ViewArgs, VolumeArgs,
     VolumesArgs,
@@ -80,6 +84,12 @@ pub enum Command {
     Certs(CertsArgs),
     #[command(flatten)]
     Inspect(InspectCommand),
+    /// Find what is left over, half made, stale or lost on the nodes, and put it right
+    #[command(after_help = doctor::AFTER_DOCTOR)]
+    Doctor(DoctorArgs),
+    /// Collect what is needed to look into a problem, in one archive without secrets
+    #[command(after_help = bundle::AFTER_BUNDLE)]
+    SupportBundle(BundleArgs),
     #[command(flatten)]
     Admin(AdminCommand),
     /// Print the script with which a shell completes commands and flags
@@ -139,6 +149,13 @@ pub struct ServeArgs {
     /// through the API server (pods/portforward). Others than the processes of this pod do not reach it
     #[arg(long, env = "HOSTLOOP_INSPECT_LISTEN", value_name = "IP:PORT", value_parser = Value(maybe(loopback)))]
     pub inspect_listen: Option<Maybe<SocketAddr>>,
+
+    /// Role controller: let --inspect-listen also have nodes put right what `hostloop doctor --fix` names. A user who may forward
+    /// ports to the pods of the controllers can then have volumes deleted that nothing uses
+    #[arg(long, env = "HOSTLOOP_INSPECT_FIX", value_name = "true|false", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(action = ArgAction::Set, value_parser = Value(truth))]
+    pub inspect_fix: bool,
 
     /// Role controller in Kubernetes, with --peer-service: also move volumes as VolumeMoves ask, and keep standby copies. Of
     /// several controllers one does so, by a Lease in the Service's namespace

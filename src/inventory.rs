@@ -105,7 +105,11 @@ pub fn read(os: &Os, pool: &PoolName, path: &Path) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-fn entry(os: &Os, (pool, path): (&PoolName, &Path), place: Place, name: &str) -> Result<Option<Entry>> {
+/// Reads what has one name in a pool; `None` if it is not the name of a volume or a snapshot.
+///
+/// # Errors
+/// The kernel's.
+pub fn entry(os: &Os, (pool, path): (&PoolName, &Path), place: Place, name: &str) -> Result<Option<Entry>> {
     let paths = |backend| place.paths(path, name, backend);
     let (Some(image), Some(tree)) = (paths(BackendKind::Loop), paths(BackendKind::Directory)) else {
         return Ok(None);

@@ -146,6 +146,7 @@ async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Cl
         attach: false,
         tls_dir: "/nowhere".into(),
         inspect_listen: None,
+        inspect_fix: false,
         discovery: Discovery::Static(Vec::new()),
         forget_nodes: Default::default(),
     };

@@ -42,7 +42,12 @@ pub fn run(input: &[u8]) {
             }
         }
         // These act at once on what they are given.
-        Command::Certs(_) | Command::Admin(_) | Command::Inspect(_) | Command::FreezeGuard(_) => {}
+        Command::Certs(_)
+        | Command::Admin(_)
+        | Command::Inspect(_)
+        | Command::Doctor(_)
+        | Command::SupportBundle(_)
+        | Command::FreezeGuard(_) => {}
     }
 }
 

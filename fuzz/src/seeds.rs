@@ -212,7 +212,7 @@ fn peers() -> Vec<Tagged> {
         call("CreateVolume", &create("a", Some("ext4"))),
         call("Hello", &peer::HelloRequest {}),
         call("FindVolume", &peer::FindVolumeRequest { volume_id: volume.to_string() }),
-        call("FindSnapshot", &peer::FindSnapshotRequest { snapshot_id: cut() }),
+        call("FindSnapshot", &peer::FindSnapshotRequest { snapshot_id: cut.clone() }),
         call("ReserveName", &peer::ReserveNameRequest { volume_id: volume_id("n") }),
         call("ReleaseName", &peer::ReleaseNameRequest { volume_id: volume_id("n") }),
         call("OpenSource", &open),

@@ -1,5 +1,7 @@
 //! The calls of the API server that the commands make, each with the right that it needs (docs/moving.md).
 
+pub(super) mod bundle;
+pub(super) mod doctor;
 pub(super) mod inspect;
 
 use std::collections::HashMap;
@@ -112,6 +114,7 @@ fn missing(error: &KubeconfigError) -> Option<String> {
 }
 
 /// The API server, as a user of it.
+#[derive(Clone)]
 pub(super) struct Cluster {
     client: Client,
     /// The namespace if a command names none.

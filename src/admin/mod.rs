@@ -1,10 +1,12 @@
 //! What administrators do with the volumes of a cluster. `hostloop volumes`, `volume`, `snapshots` and `nodes` show what there is
-//! (`inspect/`). `hostloop move`, `evacuate`, `status` and `promote` create and
+//! (`inspect/`), `hostloop doctor` what is amiss (`doctor/`). `hostloop move`, `evacuate`, `status` and `promote` create and
 //! delete VolumeMoves, and follow what the controller (`cluster/moves/`) writes into them and into VolumeReplicas. They keep
 //! nothing: each command can be ended and started again.
 
 mod api;
 mod ask;
+mod bundle;
+mod doctor;
 mod evacuate;
 mod follow;
 mod inspect;
@@ -24,7 +26,7 @@ use self::follow::Follow;
 use self::screen::Screen;
 use self::seen::Name;
 use self::wait::{Until, Waited};
-use crate::cli::{AdminCommand, ClusterArgs, InspectCommand, MoveArgs};
+use crate::cli::{AdminCommand, BundleArgs, ClusterArgs, DoctorArgs, InspectCommand, MoveArgs};
 use crate::cluster::moves::resources::{Target, VolumeMoveSpec, When};
 use crate::shutdown::Shutdown;
 
@@ -69,6 +71,16 @@ pub fn run(
 /// Runs a command that shows what is in the cluster. The future is boxed as that of [`run`] is.
 pub fn inspect(command: InspectCommand, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
     Box::pin(inspect::run(command, shutdown))
+}
+
+/// Looks for what is amiss in the cluster, and has it put right. The future is boxed as that of [`run`] is.
+pub fn doctor(args: DoctorArgs, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    Box::pin(doctor::run(args, shutdown))
+}
+
+/// Collects what is needed to look into a problem. The future is boxed as that of [`run`] is.
+pub fn support_bundle(args: BundleArgs, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    Box::pin(bundle::run(args, shutdown))
 }
 
 fn args_of(command: &AdminCommand) -> &ClusterArgs {

@@ -74,8 +74,8 @@ pub async fn run_controller(
     signer: Signer,
 ) -> Result<Ended, StartError> {
     let Outside { server, operation, shutdown, certificate, api } = outside;
-    let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, inspect_listen, .. } =
-        settings;
+    let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, .. } = settings;
+    let (inspect_listen, inspect_fix) = (settings.inspect_listen, settings.inspect_fix);
     let Origin { commit, tree } = version::origin();
     tracing::info!(version = version::VERSION, commit, tree, driver = driver_name, "starting a controller");
     let driver = driver_name.clone();
@@ -102,6 +102,7 @@ pub async fn run_controller(
     let inspected = inspect_listener(inspect_listen).await?;
     let listener = listen(&server).await?;
     let (_running, end) = Shutdown::new();
+    let inspected = (inspected, inspect_fix);
     let inspecting = serve_inspection(inspected, &router, stop(&server, &shutdown, &end), metrics.observer());
     let serving =
         server::serve(listener, router.routes(), stop(&server, &shutdown, &end), metrics.observer());
@@ -137,13 +138,13 @@ async fn inspect_listener(address: Option<SocketAddr>) -> Result<Option<Listener
 
 /// Answers people until it is dropped: their calls are short, and nothing is lost with them.
 async fn serve_inspection(
-    listener: Option<Listener>,
+    (listener, fixes): (Option<Listener>, bool),
     router: &Router,
     stop: Stop,
     observer: Option<Arc<dyn Observer>>,
 ) -> Infallible {
     if let Some(listener) = listener {
-        server::serve(listener, router.details_routes(), stop, observer).await;
+        server::serve(listener, router.details_routes(fixes), stop, observer).await;
     }
     pending().await
 }

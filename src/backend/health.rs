@@ -15,6 +15,11 @@ use crate::model::{Format, FsType, format_two};
 /// The reason of a device without a mount. It also is so for a moment in the middle of a call.
 pub(crate) const ATTACHED_WITHOUT_MOUNT: &str = "AttachedWithoutMount";
 
+/// The reasons of a directory whose limit is not what its record says.
+pub(crate) const LIMIT_REASONS: [&str; 2] = [SIZE_NOT_ENFORCED, LIMIT_CHANGED];
+const SIZE_NOT_ENFORCED: &str = "SizeNotEnforced";
+const LIMIT_CHANGED: &str = "LimitChanged";
+
 /// One look at the kernel, which serves for every volume.
 #[derive(Debug)]
 pub struct Seen {
@@ -59,8 +64,8 @@ pub(super) fn limit(place: Place<'_>, limit: Limit) -> Option<Trouble> {
     };
     let seen = not_enforced().and_then(|not_enforced| {
         Ok(match not_enforced {
-            Some(why) => Some(("SizeNotEnforced", format!("its size is not enforced: {why}"))),
-            None => limit::differs(place, limit)?.map(|how| ("LimitChanged", how)),
+            Some(why) => Some((SIZE_NOT_ENFORCED, format!("its size is not enforced: {why}"))),
+            None => limit::differs(place, limit)?.map(|how| (LIMIT_CHANGED, how)),
         })
     });
     match seen {

@@ -34,7 +34,7 @@ pub(crate) use bytes::{
 pub(crate) use content::{content_for, content_of_copy, minimum_bytes, refused_option, unsupported};
 pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use device::why_attached;
-pub(crate) use health::{ATTACHED_WITHOUT_MOUNT, Seen, refuses_writes, troubles};
+pub(crate) use health::{ATTACHED_WITHOUT_MOUNT, LIMIT_REASONS, Seen, refuses_writes, troubles};
 pub(crate) use image::staged_changes;
 pub(crate) use limit::{
     Allowance, bytes_of_subvolume, counted, expect_all_within, expect_within, narrow, too_small, widen,

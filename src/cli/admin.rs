@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use super::bundle::{AFTER_BUNDLE, BundleArgs};
+use super::doctor::{AFTER_DOCTOR, DoctorArgs};
 use super::inspect::InspectCommand;
 use super::value::{driver_name, truth};
 use super::wrong::Value;
@@ -223,6 +225,12 @@ struct Plugin {
 enum PluginCommand {
     #[command(flatten)]
     Inspect(InspectCommand),
+    /// Find what is left over, half made, stale or lost on the nodes, and put it right
+    #[command(after_help = AFTER_DOCTOR)]
+    Doctor(DoctorArgs),
+    /// Collect what is needed to look into a problem, in one archive without secrets
+    #[command(after_help = AFTER_BUNDLE)]
+    SupportBundle(BundleArgs),
     #[command(flatten)]
     Admin(AdminCommand),
 }
@@ -241,6 +249,8 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Command, &'st
     let matches = plugin().try_get_matches_from(words)?;
     let command = match Plugin::from_arg_matches(&matches)?.command {
         PluginCommand::Inspect(command) => Command::Inspect(command),
+        PluginCommand::Doctor(args) => Command::Doctor(args),
+        PluginCommand::SupportBundle(args) => Command::SupportBundle(args),
         PluginCommand::Admin(command) => Command::Admin(command),
     };
     Ok((command, AS_PLUGIN))

@@ -22,7 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest page, in bytes.
 const LARGEST_PAGE: usize = 4 << 20;
 /// The pages that one node may send: half a million volumes and snapshots.
-const MOST_PAGES: usize = 1000;
+pub(super) const MOST_PAGES: usize = 1000;
 
 /// All that one node has answered.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -70,7 +70,7 @@ impl Source {
         Source::over(stream.map_err(|_| failed(late()))?.map_err(failed)?).await
     }
 
-    fn client(&self) -> PeerClient<Channel> {
+    pub(super) fn client(&self) -> PeerClient<Channel> {
         PeerClient::new(self.0.clone()).max_decoding_message_size(LARGEST_PAGE)
     }
 
@@ -96,7 +96,7 @@ impl Source {
         self.nodes().await.map(drop)
     }
 
-    async fn nodes(&self) -> Result<Vec<KnownNode>, String> {
+    pub(super) async fn nodes(&self) -> Result<Vec<KnownNode>, String> {
         let mut client = self.client().max_decoding_message_size(LARGEST_ANSWER.max(LARGEST_PAGE));
         let answer = timeout(PATIENCE, client.list_nodes(peer::ListNodesRequest {})).await;
         let answer = answer.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))?;
@@ -126,7 +126,7 @@ impl Source {
 }
 
 /// Returns why a question has no answer, in one line.
-fn why(status: &Status) -> String {
+pub(super) fn why(status: &Status) -> String {
     match status.code() {
         Code::Unimplemented => "it runs an earlier version, which does not answer this question".to_owned(),
         _ => describe(status),

@@ -7,6 +7,7 @@
 pub mod answers;
 pub mod certs;
 pub mod details;
+pub mod findings;
 pub mod identity;
 pub mod moves;
 pub mod peers;

@@ -50,6 +50,8 @@ pub struct ControllerSettings {
     pub discovery: Discovery,
     /// Where people ask what is on the nodes: an address of the loopback interface.
     pub inspect_listen: Option<SocketAddr>,
+    /// Whether nodes put right there what people name.
+    pub inspect_fix: bool,
     /// Node ids whose volumes and snapshots are given up once the node is gone.
     pub forget_nodes: BTreeSet<String>,
     /// The namespace of the Lease by which one of several controllers moves volumes; `None` where none does.
@@ -73,7 +75,7 @@ const NODE: &[RoleName] = &[RoleName::Node];
 const CONTROLLER: &[RoleName] = &[RoleName::Controller];
 
 /// Every flag that belongs to some roles only: its field in [`ServeArgs`], whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 26] {
+fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 27] {
     let operation = &args.operation;
     [
         ("peer_listen", args.peer_listen.is_some(), NODE),
@@ -82,6 +84,7 @@ fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 26] {
         ("peer_service", args.peer_service.is_some(), CONTROLLER),
         ("forget_node", args.forget_node.iter().flatten().next().is_some(), CONTROLLER),
         ("inspect_listen", matches!(args.inspect_listen, Some(Some(_))), CONTROLLER),
+        ("inspect_fix", args.inspect_fix, CONTROLLER),
         ("moves", args.moves, CONTROLLER),
         ("move_limits", matches!(args.move_limits, Some(Some(_))), CONTROLLER),
         ("node_id", args.node_id.is_some(), VOLUMES),
@@ -132,6 +135,7 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
             tls_dir: tls_dir(),
             discovery: discovery(args)?,
             inspect_listen: args.inspect_listen.flatten(),
+            inspect_fix: inspect_fix(args)?,
             forget_nodes: args.forget_node.iter().flatten().cloned().collect(),
             moves: moves(args)?,
             move_limits: move_limits(args)?,
@@ -141,6 +145,14 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
 
 fn wrong(field: &str, problem: impl std::fmt::Display) -> ConfigError {
     ConfigError::of::<ServeArgs>(field, problem)
+}
+
+/// Whether what people have put right goes over `--inspect-listen`.
+fn inspect_fix(args: &ServeArgs) -> Result<bool> {
+    match (args.inspect_fix, args.inspect_listen.flatten()) {
+        (true, None) => Err(wrong("inspect_fix", "it works with --inspect-listen only; set that, too")),
+        (fix, _) => Ok(fix),
+    }
 }
 
 /// Where the Lease of the controller that moves volumes is: beside the Service of the nodes.

@@ -20,6 +20,7 @@ mod delete_snapshot;
 mod delete_volume;
 mod delete_volume_group_snapshot;
 mod details;
+mod doctor;
 mod doubts;
 mod figures;
 mod get_capacity;
@@ -114,6 +115,7 @@ pub struct Driver {
     doubts: doubts::Doubts,
     recent_cuts: source::RecentCuts,
     details: details::Known,
+    first_seen: doctor::FirstSeen,
     certificate_end: Option<CertificateEnd>,
     ready: AtomicBool,
 }
@@ -152,6 +154,7 @@ impl Driver {
             doubts: doubts::Doubts::default(),
             recent_cuts: source::RecentCuts::default(),
             details: details::Known::default(),
+            first_seen: doctor::FirstSeen::default(),
             certificate_end: None,
             ready: AtomicBool::new(false),
         }

@@ -12,7 +12,7 @@ use crate::driver::Driver;
 use crate::error::Result;
 use crate::model::Timestamp;
 use crate::model::details::KnownNode;
-use crate::wire::{details, peer, pull, reserve};
+use crate::wire::{details, findings, peer, pull, reserve};
 
 declare! { each of peer;
     question HelloRequest = |facts| peer::HelloResponse {
@@ -191,6 +191,20 @@ declare! { each of peer;
         work: |driver, (node_id, token)| {
             driver.list_details(&node_id, token.as_deref()).map(details::encode)
         };
+    }
+    call ListFindingsRequest {
+        logs: "node.id" = node_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| Ok((request.node_id, Some(request.token).filter(|token| !token.is_empty())));
+        work: |driver, (node_id, token)| {
+            driver.list_findings(&node_id, token.as_deref()).map(findings::encode)
+        };
+    }
+    call FixFindingRequest {
+        logs: "node.id" = node_id, "volume.id" = id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| Ok(findings::decode_fix(request));
+        work: |driver, fix| driver.fix_finding(&fix).map(|done| peer::FixFindingResponse { done });
     }
 }
 

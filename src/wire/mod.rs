@@ -5,6 +5,7 @@ pub mod decode;
 pub mod details;
 pub(crate) mod encode;
 pub(crate) mod fields;
+pub mod findings;
 pub mod permit;
 pub mod pull;
 pub(crate) mod redact;

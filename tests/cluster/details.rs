@@ -1,6 +1,7 @@
 //! What people ask who look at a cluster: a controller has each node say what it has.
 
 use hostloop::cluster::details::{AskedNode, Source};
+use hostloop::model::findings::{FixFinding, HeldRecord};
 use hostloop::selftest::client::Client;
 use hostloop::wire::{csi, peer};
 use tokio::net::{TcpListener, TcpStream};
@@ -71,7 +72,7 @@ async fn a_node_that_hangs_costs_its_own_answer() {
 async fn a_port_for_people_answers_two_questions() {
     let cluster = Cluster::start(&["a"]).await;
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let _other = Controller::start_with(&cluster.net, &cluster.directory, &[], Some(free)).await;
+    let _other = Controller::start_with(&cluster.net, &cluster.directory, &[], Some((free, false))).await;
     let connect = async || TcpStream::connect(free).await.unwrap();
     let asked = Source::over(connect().await).await.unwrap().ask_all().await.unwrap();
     assert_eq!(asked.iter().map(names).collect::<Vec<_>>(), [Ok(vec![])]);
@@ -80,6 +81,48 @@ async fn a_port_for_people_answers_two_questions() {
     fails(within(client.call(csi::ListVolumesRequest::default())).await, Code::Unimplemented, "");
     fails(within(client.call(csi::ProbeRequest {})).await, Code::Unimplemented, "");
     fails(within(client.call(peer::HelloRequest {})).await, Code::Unimplemented, "");
+}
+
+fn orphan(record: &HeldRecord) -> FixFinding {
+    FixFinding {
+        node_id: "b".to_owned(),
+        class: "orphan-record".to_owned(),
+        id: record.id.clone(),
+        path: record.path.clone(),
+        seen: record.seen.clone(),
+        unnamed: true,
+    }
+}
+
+#[tokio::test]
+async fn a_port_for_people_fixes_only_if_told_to() {
+    let cluster = Cluster::start(&["a", "b"]).await;
+    cluster.controller.create(volume("one", 64 * MIB, &["b"])).await.unwrap();
+    for fixes in [false, true] {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let _other = Controller::start_with(&cluster.net, &cluster.directory, &[], Some((free, fixes))).await;
+        let source = Source::over(TcpStream::connect(free).await.unwrap()).await.unwrap();
+        let found = source.findings(None).await.unwrap();
+        let of_b = found.iter().find(|node| node.known.node_id == "b").unwrap().answer.as_ref().unwrap();
+        let [record] = &of_b.records[..] else { panic!("{of_b:?}") };
+        assert_eq!((record.name.as_str(), of_b.findings.len()), ("one", 0));
+        match source.fix(orphan(record)).await {
+            Err(why) => assert!(!fixes && why.contains("inspect.fix"), "{why}"),
+            Ok(done) => assert!(fixes && done.contains(&record.id), "{done}"),
+        }
+    }
+    assert_eq!(ask(&cluster).await.iter().map(names).collect::<Vec<_>>(), [Ok(vec![]), Ok(vec![])]);
+}
+
+#[tokio::test]
+async fn findings_of_one_node_are_asked_of_it_alone() {
+    let cluster = Cluster::start(&IDS).await;
+    cluster.node("c").fault("ListFindings", Fault::Swallow);
+    let source = Source::on(cluster.controller.channel.clone());
+    let found = source.findings(Some("a")).await.unwrap();
+    assert!(found.len() == 1 && found[0].answer.is_ok(), "{found:?}");
+    let why = source.findings(Some("z")).await.unwrap_err();
+    assert!(why.contains("there is no node \"z\""), "{why}");
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
     ("register", &["server", "wire"]),
     ("selftest", &["wire", "model", "kernel", "config", "shutdown", "version"]),
     ("bench", &["selftest", "wire", "model", "kernel", "config", "shutdown"]),
-    ("admin", &["cli", "cluster", "model", "server", "shutdown"]),
+    ("admin", &["cli", "cluster", "kernel", "model", "server", "shutdown", "version"]),
     ("telemetry", &[]),
     ("version", &[]),
     ("shutdown", &[]),

@@ -256,6 +256,7 @@ impl Cluster {
             attach: false,
             tls_dir: PathBuf::from("/nowhere"),
             inspect_listen: None,
+            inspect_fix: false,
             discovery: Discovery::Static(Vec::new()),
             forget_nodes: Default::default(),
         };

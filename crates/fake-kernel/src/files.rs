@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 
@@ -15,6 +16,8 @@ use hostloop_kernel::{BlockDevice, FileKind, FileStat, Files, LogFile, Space};
 
 /// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
 const MAX_READ: u64 = 1 << 30;
+/// When everything has changed that a test says nothing of, since the epoch.
+const LONG_AGO: Duration = Duration::from_secs(1_000_000_000);
 
 impl World {
     pub(super) fn stat(&self, path: &Path) -> Outcome<Option<FileStat>> {
@@ -163,6 +166,13 @@ impl World {
 impl Files for Process {
     fn stat(&self, path: &Path) -> io::Result<Option<FileStat>> {
         self.look("stat", path.display(), |world| world.stat(path))
+    }
+
+    fn changed(&self, path: &Path) -> io::Result<Option<SystemTime>> {
+        self.look("changed", path.display(), |world| {
+            let at = world.changed.get(path).copied().unwrap_or_else(|| UNIX_EPOCH + LONG_AGO);
+            Ok(world.stat(path)?.map(|_| at))
+        })
     }
 
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {

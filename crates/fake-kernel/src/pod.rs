@@ -259,6 +259,11 @@ impl FakeKernel {
         self.outside("mount", target, |world| world.mount_memory(target))
     }
 
+    /// Sets when what has this path has changed last. Otherwise that was in 2001.
+    pub fn set_changed(&self, path: impl AsRef<Path>, time: std::time::SystemTime) {
+        self.lock().changed.insert(path.as_ref().to_owned(), time);
+    }
+
     /// Whether there is anything at this path; a link is not followed.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.lock().walk(path.as_ref(), Last::Keep).is_ok()

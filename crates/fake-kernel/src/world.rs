@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use super::Outcome;
 use super::afterwards::Afterwards;
@@ -88,6 +89,8 @@ pub(super) struct World {
     pub(super) binds_in_two_steps: bool,
     /// Whether xfs can be mounted with project quotas.
     pub(super) project_quotas: bool,
+    /// When files have changed, by their paths.
+    pub(super) changed: BTreeMap<PathBuf, SystemTime>,
 }
 
 impl World {
@@ -123,6 +126,7 @@ impl World {
             afterwards: Afterwards::default(),
             binds_in_two_steps: false,
             project_quotas: true,
+            changed: BTreeMap::new(),
         };
         world.filesystems.push(Filesystem::new("ext4", Backing::Disk(0)));
         world.boot();

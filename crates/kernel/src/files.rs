@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// What identifies a file whatever its name: device and inode number (stat(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,6 +85,8 @@ pub struct BlockDevice {
 pub trait Files: Send + Sync {
     /// lstat(2): `None` where nothing is there (ENOENT, ENOTDIR); a symbolic link is not followed.
     fn stat(&self, path: &Path) -> io::Result<Option<FileStat>>;
+    /// When a name's own inode last changed (lstat(2), `st_ctime`), which no program can set; `None` where nothing is there.
+    fn changed(&self, path: &Path) -> io::Result<Option<SystemTime>>;
     /// The path with every link resolved (realpath(3)).
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
     /// The names in a directory, sorted; what is not UTF-8 in one is replaced (U+FFFD), so that a stray file shows

@@ -14,6 +14,7 @@ pub mod linux;
 mod loops;
 mod mounts;
 mod quotas;
+pub mod report;
 mod trees;
 
 use std::sync::Arc;

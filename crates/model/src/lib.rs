@@ -5,6 +5,7 @@ pub mod answer;
 mod backend;
 pub mod copy_of;
 pub mod details;
+pub mod findings;
 mod fs_type;
 pub mod health;
 mod id;

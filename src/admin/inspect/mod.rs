@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub(super) use self::gather::connect;
 use self::gather::{Asker, Found, Wanted};
 use super::Outcome;
 use super::api::Cluster;
@@ -50,7 +51,7 @@ pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome 
     }
 }
 
-fn cluster_args(source: &SourceArgs) -> ClusterArgs {
+pub(super) fn cluster_args(source: &SourceArgs) -> ClusterArgs {
     ClusterArgs {
         kubeconfig: source.kubeconfig.clone(),
         context: source.context.clone(),
@@ -151,8 +152,33 @@ impl Session {
     }
 }
 
+/// Returns what `nodes`, `volumes` and `snapshots` show of everything, as JSON.
+///
+/// # Errors
+/// If the nodes cannot be asked at all.
+pub(super) async fn everything(
+    source: &SourceArgs,
+    cluster: Option<Cluster>,
+) -> Result<[(&'static str, Result<String, String>); 3], String> {
+    let mut asker = Asker::new(source.clone(), cluster);
+    let found = asker.ask(Wanted { volumes: true, pods: Some(None), snapshots: true }).await?;
+    let scope = ScopeArgs { all_namespaces: true, ..ScopeArgs::default() };
+    let output = Output::Json;
+    Ok([
+        ("nodes", list(output, &nodes::rows(&found), &found, |_| String::new(), String::new)),
+        (
+            "volumes",
+            list(output, &volumes::rows(&found, &scope, None), &found, |_| String::new(), String::new),
+        ),
+        (
+            "snapshots",
+            list(output, &snapshots::rows(&found, &scope, None), &found, |_| String::new(), String::new),
+        ),
+    ])
+}
+
 /// Returns a text that a terminal only shows: what a node or an object is named may hold escape sequences.
-fn harmless(text: &str) -> String {
+pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter }).collect()
 }
 

@@ -29,10 +29,10 @@ const DRIVER: &str = "hostloop.csi.dev";
 
 /// What was printed.
 #[derive(Clone, Default)]
-struct Printed(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Printed(Arc<Mutex<Vec<u8>>>);
 
 impl Printed {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }

@@ -1,5 +1,6 @@
-//! The questions of people who look at the cluster: which nodes there are, and what is on one of them. The caller asks for each
-//! node on its own, so that a node that is down costs its own answer only. The message of a node goes on as it is.
+//! The questions of people who look at the cluster and mend it: which nodes there are, what is on one of them, what is amiss there, and
+//! that one finding be put right. The caller asks for each node on its own, so that a node that is down costs its own answer only. The
+//! message of a node goes on as it is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +13,28 @@ use super::Router;
 use super::forward::Envelope;
 use crate::error::Error;
 use crate::model::details::KnownNode;
-use crate::service::observe;
 use crate::service::table::{Answer, Table, add_peer, decode};
+use crate::service::{declare, observe};
+use crate::wire::rpc::Unary;
 use crate::wire::{details, peer};
 
+/// What a caller is told whose port has no fixes.
+const NO_FIXES: &str = "this controller passes no fixes on: set inspect.fix in the chart (--inspect-fix of the controllers), or run \
+     hostloop doctor --fix --endpoint on the node";
 /// How long a node may take for a page. The caller waits longer (`cluster/details.rs`), so that it gets the reason.
 const LIMIT: Duration = Duration::from_secs(4);
+/// How long a node may take to look for what is amiss, or to put one finding right.
+const LIMIT_OF_DOCTOR: Duration = Duration::from_secs(60);
 
 impl Router {
-    /// Returns what is served to people who look at the cluster, and nothing else.
-    pub fn details_routes(&self) -> Routes {
+    /// Returns what is served to people who look at the cluster, and nothing else. `fixes` has nodes put right what the callers name.
+    pub fn details_routes(&self, fixes: bool) -> Routes {
         let mut routes = Routes::builder();
-        add_peer(&Arc::new(self.details_table()), &mut routes);
+        add_peer(&Arc::new(self.details_table(fixes)), &mut routes);
         routes.routes()
     }
 
-    pub(super) fn details_table(&self) -> Table {
+    pub(super) fn details_table(&self, fixes: bool) -> Table {
         let mut table = Table::default();
         let router = self.clone();
         table.unary::<peer::ListNodesRequest, _>(move |_| {
@@ -37,7 +44,28 @@ impl Router {
         let router = self.clone();
         table.raw::<peer::ListDetailsRequest>(move |request| {
             let router = router.clone();
-            Box::pin(async move { router.list_details(request).await })
+            Box::pin(async move {
+                router.of_node::<peer::ListDetailsRequest>(request, |asked| asked.node_id, LIMIT).await
+            })
+        });
+        let router = self.clone();
+        table.raw::<peer::ListFindingsRequest>(move |request| {
+            let router = router.clone();
+            let limit = LIMIT_OF_DOCTOR;
+            Box::pin(async move {
+                router.of_node::<peer::ListFindingsRequest>(request, |asked| asked.node_id, limit).await
+            })
+        });
+        let router = self.clone();
+        table.raw::<peer::FixFindingRequest>(move |request| {
+            let router = router.clone();
+            let limit = LIMIT_OF_DOCTOR;
+            Box::pin(async move {
+                if !fixes {
+                    return Err(Error::Denied(NO_FIXES.to_owned()).into());
+                }
+                router.of_node::<peer::FixFindingRequest>(request, |asked| asked.node_id, limit).await
+            })
         });
         table
     }
@@ -60,22 +88,26 @@ impl Router {
         })
     }
 
-    /// Asks a node for a page of what is on it.
+    /// Sends a request on to the node that it names.
     ///
     /// # Errors
     /// NOT_FOUND if there is no such node, UNAVAILABLE with its name if it does not answer.
-    async fn list_details(&self, request: Request<Bytes>) -> Answer<Bytes> {
-        let envelope = Envelope::of(&request).within(LIMIT);
+    async fn of_node<Q: declare::Request + Unary>(
+        &self,
+        request: Request<Bytes>,
+        node_id: fn(Q) -> String,
+        limit: Duration,
+    ) -> Answer<Bytes> {
+        let envelope = Envelope::of(&request).within(limit);
         let bytes = request.into_inner();
-        let asked = observe(decode::<peer::ListDetailsRequest>(&bytes)?, &bytes);
-        let node_id = asked.node_id;
+        let node_id = node_id(observe(decode::<Q>(&bytes)?, &bytes));
         let members = self.members()?;
         let missing = || Error::NotFound(format!("there is no node {node_id:?} in the cluster"));
         let member = members.with_id(&node_id).ok_or_else(missing)?;
-        let page = self.pass_if_up::<peer::ListDetailsRequest>(member, &envelope, bytes).await;
+        let page = self.pass_if_up::<Q>(member, &envelope, bytes).await;
         page.map(Response::new).map_err(|status| match status.code() {
             Code::DeadlineExceeded => {
-                let seconds = LIMIT.as_secs();
+                let seconds = limit.as_secs();
                 Error::Unavailable(format!("node {node_id:?} did not answer within {seconds} s")).into()
             }
             _ => status,

@@ -36,7 +36,7 @@ impl Router {
         let table = Arc::new(self.table());
         add_identity(&table, &mut routes);
         add_controller(&table, &mut routes);
-        add_peer(&Arc::new(self.details_table()), &mut routes);
+        add_peer(&Arc::new(self.details_table(true)), &mut routes);
         routes.routes()
     }
 

@@ -62,6 +62,7 @@ fn a_flag_of_another_role_stops_the_start() {
         (&["--move"], "--move (HOSTLOOP_MOVE)", "controller only"),
         (&["--move-limits=all=1"], "--move-limits (HOSTLOOP_MOVE_LIMITS)", "controller only"),
         (&["--inspect-listen=127.0.0.1:1"], "--inspect-listen (HOSTLOOP_INSPECT_LISTEN)", "controller only"),
+        (&["--inspect-fix"], "--inspect-fix (HOSTLOOP_INSPECT_FIX)", "controller only"),
         (&["--tls-dir=/t"], "--tls-dir (HOSTLOOP_TLS_DIR)", "node and controller only"),
         (&["--peer-listen=[::]:1"], "--peer-listen (HOSTLOOP_PEER_LISTEN)", "node only"),
     ];
@@ -100,6 +101,7 @@ fn peers_that_are_wrong_are_refused() {
         (&["--peer=a=h:1", "--move"], "--move"),
         (&["--peer-service=a/b", "--move-limits=all=1"], "it works with --move only"),
         (&["--peer-service=a/b", "--move", "--move-limits=al=1"], "--move-limits"),
+        (&["--peer=a=h:1", "--inspect-fix"], "it works with --inspect-listen only"),
         (&["--peer=a=h:1", "--inspect-listen=0.0.0.0:9811"], "can be reached from outside"),
         (&["--peer=a=h:1", "--inspect-listen=localhost"], "127.0.0.1:9811"),
         (&["--peer=a=h:1", "--tls-dir=tls"], "--tls-dir (HOSTLOOP_TLS_DIR)"),

@@ -89,7 +89,7 @@ impl Known {
         self.lock().pools.insert(name.clone(), figures);
     }
 
-    pub(super) fn get(&self, id: &ObjectId) -> Measured {
+    pub(in crate::driver) fn get(&self, id: &ObjectId) -> Measured {
         self.lock().objects.get(id).cloned().unwrap_or_default()
     }
 

@@ -31,7 +31,7 @@ impl Drop for Running<'_> {
 
 impl Driver {
     /// Measures the pools with everything in them, and waits for that, but not for a disk that does not answer.
-    pub(super) fn measure_details(self: &Arc<Self>) {
+    pub(in crate::driver) fn measure_details(self: &Arc<Self>) {
         let mut tasks: Vec<Task> = self.pools.names().into_iter().map(Task::Measure).collect();
         let is_new = |volume: &Arc<Volume>| volume.is_ready() && self.health.examined(&volume.id).is_none();
         if self.store.volumes().iter().any(is_new) {

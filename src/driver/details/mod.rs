@@ -137,18 +137,13 @@ impl Driver {
     }
 
     fn snapshot_details(&self, snapshot: &Snapshot) -> SnapshotDetails {
-        let kind = match (&snapshot.pulled_for, &snapshot.group) {
-            (Some(_), _) => "cut",
-            (None, Some(_)) => "member",
-            (None, None) => "snapshot",
-        };
         SnapshotDetails {
             id: snapshot.id.to_string(),
             name: snapshot.name.clone(),
             pool: snapshot.pool.to_string(),
             volume_id: snapshot.source.to_string(),
             phase: snapshot.phase.as_str().to_owned(),
-            kind: kind.to_owned(),
+            kind: kind_of_snapshot(snapshot).to_owned(),
             size_bytes: snapshot.size_bytes,
             disk: self.details.get(&ObjectId::from(&snapshot.id)).disk,
             created: Some(snapshot.created),
@@ -166,13 +161,23 @@ fn content_of(volume: &Volume) -> String {
     }
 }
 
-fn kind_of(volume: &Volume) -> &'static str {
+/// Returns what a volume is to its callers.
+pub(in crate::driver) fn kind_of(volume: &Volume) -> &'static str {
     match volume {
         Volume { copy_of: Some(_), .. } => "copy",
         Volume { retired: Some(_), .. } => "left",
         Volume { id, .. } if id.is_inline() => "inline",
         Volume { phase: Phase::Deleting, name, .. } if name.is_empty() => "left",
         _ => "volume",
+    }
+}
+
+/// Returns what a snapshot is to its callers.
+pub(in crate::driver) fn kind_of_snapshot(snapshot: &Snapshot) -> &'static str {
+    match (&snapshot.pulled_for, &snapshot.group) {
+        (Some(_), _) => "cut",
+        (None, Some(_)) => "member",
+        (None, None) => "snapshot",
     }
 }
 

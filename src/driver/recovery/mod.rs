@@ -180,7 +180,8 @@ impl Driver {
         }
     }
 
-    fn thaw_if_marked(&self, name: &str) -> Result<()> {
+    /// Thaws the filesystem of a volume, by the name of its directory, if a marker says that it may be frozen.
+    pub(in crate::driver) fn thaw_if_marked(&self, name: &str) -> Result<()> {
         let marker = self.frozen_marker(name);
         match self.os.files.stat(&marker).doing(|| format!("look at {}", marker.display()))? {
             Some(_) => self.thaw(name),
@@ -286,7 +287,7 @@ impl Driver {
     }
 
     /// An expansion that a crash cut off left an image and a record of different sizes.
-    fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
+    pub(in crate::driver) fn reconcile(&self, volume: &Arc<Volume>) -> Result<()> {
         let paths = self.paths(volume)?;
         self.acknowledge_volume(Arc::clone(volume))?;
         let longer = paths.bytes().recover(self.place(volume, &paths))?;

@@ -98,7 +98,7 @@ impl Controller {
         net: &Net,
         directory: &Directory,
         forget_nodes: &[&str],
-        inspect_listen: Option<SocketAddr>,
+        inspect: Option<(SocketAddr, bool)>,
     ) -> Controller {
         let dir = tempfile::tempdir().unwrap();
         let settings = ControllerSettings {
@@ -107,7 +107,8 @@ impl Controller {
             driver_name: DRIVER.to_owned(),
             attach: true,
             tls_dir: PathBuf::from("/nowhere"),
-            inspect_listen,
+            inspect_listen: inspect.map(|(address, _)| address),
+            inspect_fix: inspect.is_some_and(|(_, fix)| fix),
             discovery: Discovery::Static(Vec::new()),
             forget_nodes: forget_nodes.iter().map(|id| (*id).to_owned()).collect(),
         };

@@ -100,6 +100,7 @@ fn start_controller(
         attach: true,
         tls_dir: pki.path("controller"),
         inspect_listen: None,
+        inspect_fix: false,
         discovery: Discovery::Static(nodes.iter().filter(|node| knows(node)).map(known).collect()),
         forget_nodes: Default::default(),
     };

@@ -59,6 +59,7 @@ impl Certified {
                     tls_dir,
                     discovery,
                     inspect_listen: None,
+                    inspect_fix: false,
                     forget_nodes,
                     moves: None,
                     move_limits: Default::default(),

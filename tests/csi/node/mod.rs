@@ -1,6 +1,7 @@
 //! What the node side does for pods: staging, publishing, mounts and devices.
 
 mod details;
+mod doctor;
 mod identity;
 mod inline;
 mod left_frozen;

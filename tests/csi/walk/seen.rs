@@ -53,6 +53,7 @@ macro_rules! pass_on {
 impl Files for Careless {
     pass_on! {
         stat(path: &Path) -> Option<FileStat>;
+        changed(path: &Path) -> Option<std::time::SystemTime>;
         canonicalize(path: &Path) -> PathBuf;
         list(directory: &Path) -> Vec<String>;
         read(file: &Path) -> Vec<u8>;

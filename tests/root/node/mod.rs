@@ -1,6 +1,7 @@
 //! What the node side does for pods: staging, publishing, mounts and devices.
 
 mod bare_dev;
+mod doctor;
 mod flags;
 mod foreign;
 mod held;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open};
@@ -55,6 +56,17 @@ impl Files for LinuxFiles {
             allocated: meta.blocks() * 512,
             rdev: meta.rdev(),
         }))
+    }
+
+    fn changed(&self, path: &Path) -> io::Result<Option<SystemTime>> {
+        let meta = match fs::symlink_metadata(path) {
+            Ok(meta) => meta,
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
+            Err(e) => return Err(at("stat", path)(e)),
+        };
+        let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
+        let nanos = Duration::from_nanos(u64::try_from(meta.ctime_nsec()).unwrap_or(0));
+        Ok(UNIX_EPOCH.checked_add(seconds.saturating_add(nanos)))
     }
 
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
@@ -171,6 +183,18 @@ impl Files for LinuxFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_is_told_also_of_a_set_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        assert_eq!(LinuxFiles.changed(&file).unwrap(), None);
+        fs::write(&file, b"x").unwrap();
+        fs::File::open(&file).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        let age = LinuxFiles.changed(&file).unwrap().unwrap().elapsed().unwrap_or_default();
+        assert!(age < Duration::from_secs(60), "{age:?}");
+        assert!(LinuxFiles.changed(&dir.path().join("file/below")).unwrap().is_none());
+    }
 
     #[test]
     fn kinds_are_told_apart_and_links_are_not_followed() {
