@@ -92,7 +92,8 @@ impl Driver {
             Phase::Ready => Ok(Some(Arc::clone(volume))),
         };
         if let Some(error) = found.failure(result, |volume| self.reconcile(volume)) {
-            tracing::error!(volume.id = %volume.id, phase = ?volume.phase, %error, "volume needs attention");
+            let claim = volume.claim.as_ref().map(ToString::to_string);
+            tracing::error!(volume.id = %volume.id, claim, phase = ?volume.phase, %error, "volume needs attention");
         }
     }
 

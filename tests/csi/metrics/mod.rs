@@ -2,6 +2,7 @@
 
 mod bench;
 mod expiry;
+mod log_objects;
 mod monitoring;
 pub mod scrape;
 mod secrets;
