@@ -271,6 +271,11 @@ pub struct OperationArgs {
     #[arg(value_parser = Value(maybe(address(9808))))]
     pub metrics_listen: Option<Maybe<SocketAddr>>,
 
+    /// With --metrics-listen: the most volumes for which there are metrics of each one, with the name of its claim. A node with more
+    /// volumes has none of these metrics; 0 turns them off [default: 1000]
+    #[arg(long, env = "HOSTLOOP_VOLUME_METRICS", value_name = "NUMBER", value_parser = Value(maybe(volumes_shown)))]
+    pub volume_metrics: Option<Maybe<usize>>,
+
     /// Serve /healthz (the process is alive) and /readyz (callers are served) over HTTP at this address, such as
     /// 0.0.0.0:9810, for kubelet's probes. Those who can reach only the metrics cannot block the probes here [default: off]
     #[arg(long, env = "HOSTLOOP_HEALTH_LISTEN", value_name = "IP:PORT")]

@@ -49,12 +49,13 @@ mod records;
 mod recovery;
 mod removals;
 mod request;
+mod strangers;
 mod unrecorded;
 mod validate_volume_capabilities;
 
 pub(crate) use capacity::PoolFigures;
 pub(crate) use copies::progress::CopyFigures;
-pub(crate) use figures::Figures;
+pub(crate) use figures::{Figures, VolumeFigures};
 pub(crate) use locks::turns::TurnFigures;
 pub(crate) use pools::pulse;
 pub(crate) use pools::{Pool, Pools, pulse::Site};
@@ -62,6 +63,7 @@ pub use pull::{Broken, RemoteSource, RemoteSources, Take};
 pub use recovery::Recovered;
 pub use removals::Removing;
 pub(crate) use request::token;
+pub(crate) use strangers::StrangerFigures;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -112,6 +114,7 @@ pub struct Driver {
     removals: removals::Removals,
     late_records: records::Late,
     doubts: doubts::Doubts,
+    strangers: strangers::Strangers,
     recent_cuts: source::RecentCuts,
     details: details::Known,
     certificate_end: Option<CertificateEnd>,
@@ -150,6 +153,7 @@ impl Driver {
             removals: removals::Removals::default(),
             late_records: records::Late::default(),
             doubts: doubts::Doubts::default(),
+            strangers: strangers::Strangers::default(),
             recent_cuts: source::RecentCuts::default(),
             details: details::Known::default(),
             certificate_end: None,

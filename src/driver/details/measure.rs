@@ -42,16 +42,17 @@ impl Driver {
                 self.begin(task);
             }
         }
-        self.details.wait(PATIENCE);
+        self.details.wait(PATIENCE, |task| !matches!(task, Task::Allocated(_)));
     }
 
     /// Does a task in a thread of its own.
-    fn begin(self: &Arc<Self>, task: Task) {
+    pub(super) fn begin(self: &Arc<Self>, task: Task) {
         let (driver, of_thread) = (Arc::clone(self), task.clone());
         let work = move || {
             let _running = Running(&driver.details, &of_thread);
             match &of_thread {
                 Task::Measure(pool) => driver.measure_all_in(pool),
+                Task::Allocated(pool) => driver.measure_allocated_in(pool),
                 Task::Examine => driver.examine_volumes(),
             }
         };
@@ -124,9 +125,13 @@ impl Driver {
     }
 
     fn volume_on_disk(&self, pool: &Pool, volume: &Volume, paths: &VolumePaths) -> Result<OnDisk> {
-        if let Some(image) = paths.image() {
-            return self.image_on_disk(pool, &image);
+        match paths.image() {
+            Some(image) => self.image_on_disk(pool, &image),
+            None => self.directory_on_disk(volume, paths),
         }
+    }
+
+    pub(super) fn directory_on_disk(&self, volume: &Volume, paths: &VolumePaths) -> Result<OnDisk> {
         if let Some(id) = volume.quota {
             match self.os.quotas.quota(&paths.directory, id) {
                 Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => {}

@@ -2,6 +2,7 @@
 //! are as new as the disks allow, and never waits for a disk that does not answer: then the figures are those of the last
 //! measurement, with its time.
 
+mod allocated;
 mod known;
 mod measure;
 
@@ -166,7 +167,8 @@ fn content_of(volume: &Volume) -> String {
     }
 }
 
-fn kind_of(volume: &Volume) -> &'static str {
+/// Returns `volume`, `inline`, `copy` or `left`.
+pub(crate) fn kind_of(volume: &Volume) -> &'static str {
     match volume {
         Volume { copy_of: Some(_), .. } => "copy",
         Volume { retired: Some(_), .. } => "left",

@@ -31,8 +31,8 @@ impl Lines {
     fn of(&self, method: &str) -> Value {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        let spans = lines.filter(|line| line["code"] == "OK").map(|line| line["span"].clone());
-        spans.filter(|span| span["method"] == method).last().unwrap_or_else(|| panic!("{method}: {text}"))
+        let mut spans = lines.filter(|line| line["code"] == "OK").map(|line| line["span"].clone());
+        spans.rfind(|span| span["method"] == method).unwrap_or_else(|| panic!("{method}: {text}"))
     }
 }
 

@@ -9,3 +9,4 @@ mod secrets;
 mod silent;
 mod values;
 mod volume_health;
+mod volumes;
