@@ -154,6 +154,13 @@ pub struct ServeArgs {
     #[arg(value_parser = Value(maybe(MoveLimits::parse)))]
     pub move_limits: Option<Maybe<MoveLimits>>,
 
+    /// Role controller in Kubernetes, with --peer-service: also write Events on claims whose volumes are not healthy, or whose pool is
+    /// nearly full. Of several controllers one does so, by a Lease in the Service's namespace
+    #[arg(long, env = "HOSTLOOP_EVENTS", value_name = "true|false", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(action = ArgAction::Set, value_parser = Value(truth))]
+    pub events: bool,
+
     /// CSI driver name, the `provisioner` of StorageClasses. Two drivers in a cluster need two names
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
     #[arg(value_parser = Value(driver_name))]

@@ -9,6 +9,7 @@ pub mod certs;
 pub mod details;
 pub mod identity;
 pub mod moves;
+pub mod notices;
 pub mod peers;
 pub mod permit;
 pub mod pull;

@@ -55,6 +55,8 @@ pub struct ControllerSettings {
     /// The namespace of the Lease by which one of several controllers moves volumes; `None` where none does.
     pub moves: Option<String>,
     pub move_limits: MoveLimits,
+    /// The namespace of the Lease by which one of several controllers writes Events of claims; `None` where none does.
+    pub events: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +75,7 @@ const NODE: &[RoleName] = &[RoleName::Node];
 const CONTROLLER: &[RoleName] = &[RoleName::Controller];
 
 /// Every flag that belongs to some roles only: its field in [`ServeArgs`], whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 26] {
+fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 27] {
     let operation = &args.operation;
     [
         ("peer_listen", args.peer_listen.is_some(), NODE),
@@ -83,6 +85,7 @@ fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 26] {
         ("forget_node", args.forget_node.iter().flatten().next().is_some(), CONTROLLER),
         ("inspect_listen", matches!(args.inspect_listen, Some(Some(_))), CONTROLLER),
         ("moves", args.moves, CONTROLLER),
+        ("events", args.events, CONTROLLER),
         ("move_limits", matches!(args.move_limits, Some(Some(_))), CONTROLLER),
         ("node_id", args.node_id.is_some(), VOLUMES),
         ("data_dir", args.data_dir.is_some(), VOLUMES),
@@ -133,7 +136,8 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
             discovery: discovery(args)?,
             inspect_listen: args.inspect_listen.flatten(),
             forget_nodes: args.forget_node.iter().flatten().cloned().collect(),
-            moves: moves(args)?,
+            moves: lease(args, "moves", args.moves)?,
+            events: lease(args, "events", args.events)?,
             move_limits: move_limits(args)?,
         }),
     })
@@ -143,14 +147,12 @@ fn wrong(field: &str, problem: impl std::fmt::Display) -> ConfigError {
     ConfigError::of::<ServeArgs>(field, problem)
 }
 
-/// Where the Lease of the controller that moves volumes is: beside the Service of the nodes.
-fn moves(args: &ServeArgs) -> Result<Option<String>> {
-    match (&args.peer_service, args.moves) {
+/// Where the Lease is of the controller that does what this flag asks for: beside the Service of the nodes.
+fn lease(args: &ServeArgs, flag: &str, is_given: bool) -> Result<Option<String>> {
+    match (&args.peer_service, is_given) {
         (_, false) => Ok(None),
         (Some((namespace, _)), true) => Ok(Some(namespace.clone())),
-        (None, true) => {
-            Err(wrong("moves", "it works in Kubernetes only; name the nodes with --peer-service"))
-        }
+        (None, true) => Err(wrong(flag, "it works in Kubernetes only; name the nodes with --peer-service")),
     }
 }
 

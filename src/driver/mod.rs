@@ -55,6 +55,7 @@ mod validate_volume_capabilities;
 
 pub(crate) use capacity::PoolFigures;
 pub(crate) use copies::progress::CopyFigures;
+pub(crate) use details::Extent;
 pub(crate) use figures::{Figures, VolumeFigures};
 pub(crate) use locks::turns::TurnFigures;
 pub(crate) use pools::pulse;

@@ -31,6 +31,8 @@ struct State {
 pub(super) enum Task {
     /// To measure a pool with what is in it.
     Measure(PoolName),
+    /// To measure a pool without what is in it.
+    Figures(PoolName),
     /// To ask for the allocated bytes of the volumes of a pool alone.
     Allocated(PoolName),
     /// To examine the health of volumes that no examination has seen yet.

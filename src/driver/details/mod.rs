@@ -20,6 +20,14 @@ pub(crate) use known::Known;
 /// Entries of a page at most. A message of gRPC has 4 MiB.
 const PAGE: usize = 500;
 
+/// What is measured for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// The pools with all that is in them.
+    Everything,
+    Pools,
+}
+
 /// Where a page ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum After {
@@ -49,6 +57,7 @@ impl Driver {
         self: &Arc<Self>,
         node_id: &str,
         starting_token: Option<&str>,
+        extent: Extent,
     ) -> Result<DetailsPage> {
         if ![self.node_id(), ""].contains(&node_id) {
             let own = self.node_id();
@@ -58,7 +67,7 @@ impl Driver {
         let node = match after {
             Some(_) => None,
             None => {
-                self.measure_details();
+                self.measure_details(extent);
                 Some(self.node_details())
             }
         };
