@@ -171,6 +171,13 @@ pub struct ServeArgs {
     #[arg(value_parser = Value(maybe(MoveLimits::parse)))]
     pub move_limits: Option<Maybe<MoveLimits>>,
 
+    /// Role controller in Kubernetes, with --peer-service: also write Events on claims whose volumes are not healthy, or whose pool is
+    /// nearly full. Of several controllers one does so, by a Lease in the Service's namespace
+    #[arg(long, env = "HOSTLOOP_EVENTS", value_name = "true|false", default_value = "false",
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(action = ArgAction::Set, value_parser = Value(truth))]
+    pub events: bool,
+
     /// CSI driver name, the `provisioner` of StorageClasses. Two drivers in a cluster need two names
     #[arg(long, env = "HOSTLOOP_DRIVER_NAME", value_name = "NAME", default_value = "hostloop.csi.dev")]
     #[arg(value_parser = Value(driver_name))]
@@ -287,6 +294,11 @@ pub struct OperationArgs {
     #[arg(long, env = "HOSTLOOP_METRICS_LISTEN", value_name = "IP:PORT")]
     #[arg(value_parser = Value(maybe(address(9808))))]
     pub metrics_listen: Option<Maybe<SocketAddr>>,
+
+    /// With --metrics-listen: the most volumes for which there are metrics of each one, with the name of its claim. A node with more
+    /// volumes has none of these metrics; 0 turns them off [default: 1000]
+    #[arg(long, env = "HOSTLOOP_VOLUME_METRICS", value_name = "NUMBER", value_parser = Value(maybe(volumes_shown)))]
+    pub volume_metrics: Option<Maybe<usize>>,
 
     /// Serve /healthz (the process is alive) and /readyz (callers are served) over HTTP at this address, such as
     /// 0.0.0.0:9810, for kubelet's probes. Those who can reach only the metrics cannot block the probes here [default: off]

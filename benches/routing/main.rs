@@ -142,6 +142,7 @@ async fn controller(socket: &Path, ids: &[String], nodes: Nodes) -> (Trigger, Cl
     let settings = ControllerSettings {
         moves: None,
         move_limits: Default::default(),
+        events: None,
         driver_name: DRIVER.to_owned(),
         attach: false,
         tls_dir: "/nowhere".into(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt as _;
-use futures_util::future::FusedFuture as _;
+use futures_util::future::{FusedFuture as _, join};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -20,6 +20,7 @@ use crate::cluster::moves::figures::Figures;
 use crate::cluster::moves::places::Places;
 use crate::cluster::moves::resources::ReplicaPhase;
 use crate::cluster::moves::run::{Candidate, Client};
+use crate::cluster::notices::Teller;
 use crate::cluster::peers::{Fixed, Peers, Service};
 use crate::cluster::permit::{self, Signer};
 use crate::cluster::router::{Connect, Router, RouterSettings, Stream};
@@ -74,7 +75,7 @@ pub async fn run_controller(
     signer: Signer,
 ) -> Result<Ended, StartError> {
     let Outside { server, operation, shutdown, certificate, api } = outside;
-    let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, .. } = settings;
+    let ControllerSettings { driver_name, attach, forget_nodes, moves, move_limits, events, .. } = settings;
     let (inspect_listen, inspect_fix) = (settings.inspect_listen, settings.inspect_fix);
     let Origin { commit, tree } = version::origin();
     tracing::info!(version = version::VERSION, commit, tree, driver = driver_name, "starting a controller");
@@ -83,13 +84,10 @@ pub async fn run_controller(
     let router = Router::new(RouterSettings { driver_name, attach, forget_nodes }, peers, connect, signer)
         .with_places(places.clone());
     let figures = Arc::new(Figures::default());
-    let client = match (&moves, api) {
-        (None, _) => None,
-        (Some(_), Some(client)) => Some(client),
-        (Some(_), None) => Some(connected().await?),
-    };
+    let client = client(moves.is_some() || events.is_some(), api).await?;
+    let telling = telling(client.clone().zip(events), &driver, &router, &shutdown);
     let parts = (client.zip(moves), move_limits);
-    let moving = moving(parts, &driver, &router, (&figures, places), &shutdown);
+    let moving = join(moving(parts, &driver, &router, (&figures, places), &shutdown), telling);
     let probed = router.clone();
     let health: Health = Arc::new(move || match probed.is_ready() {
         true => Ok(()),
@@ -118,7 +116,7 @@ pub async fn run_controller(
     let mut served = pin!(served);
     let stopped = tokio::select! {
         stopped = &mut served => stopped,
-        () = &mut moving => served.await,
+        _ = &mut moving => served.await,
     };
     if !moving.is_terminated() {
         let _ = timeout(GIVEN_BACK, moving).await;
@@ -152,12 +150,42 @@ async fn serve_inspection(
 /// The time that the end of the process waits for the release of the Lease.
 const GIVEN_BACK: Duration = Duration::from_secs(2);
 
-/// Returns a client of the API server.
+/// Returns a client of the API server, if one is wanted: this one, or that of the pod or of a kubeconfig.
 ///
 /// # Errors
-/// Where there is no way to it.
-async fn connected() -> Result<Client, StartError> {
-    Candidate::connect().await.map_err(|why| StartError::Discovery(format!("--move: {why}")))
+/// If there is no way to it.
+async fn client(is_wanted: bool, given: Option<Client>) -> Result<Option<Client>, StartError> {
+    match given.filter(|_| is_wanted) {
+        None if is_wanted => {
+            let connected = Candidate::connect().await;
+            connected.map(Some).map_err(|why| StartError::Discovery(format!("--move and --events: {why}")))
+        }
+        given => Ok(given),
+    }
+}
+
+/// Returns the name of this process among the candidates. Two containers of one pod, one after the other, are two.
+fn identity() -> String {
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("{}_{started:x}", host_name().unwrap_or_default())
+}
+
+/// Writes Events of claims, if there is a client, with the Lease in this namespace, until shutdown is requested.
+fn telling(
+    client: Option<(Client, String)>,
+    driver: &str,
+    router: &Router,
+    shutdown: &Shutdown,
+) -> impl Future<Output = ()> + use<> {
+    let (driver, nodes, shutdown) = (driver.to_owned(), Arc::new(router.clone()), shutdown.clone());
+    async move {
+        match client {
+            Some((client, namespace)) => {
+                Teller { client, driver, nodes }.run(&namespace, identity(), shutdown).await;
+            }
+            None => shutdown.requested().await,
+        }
+    }
 }
 
 /// Moves volumes, if there is a client, with the Lease in this namespace, until shutdown is requested.
@@ -178,9 +206,6 @@ fn moving(
         };
         (candidate, namespace)
     });
-    // Two containers of one pod, one after the other, are two candidates.
-    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-    let identity = format!("{}_{started:x}", host_name().unwrap_or_default());
     let shutdown = shutdown.clone();
     async move {
         match candidate {
@@ -188,7 +213,7 @@ fn moving(
                 let watch = places.watch(candidate.client.clone(), candidate.driver.clone());
                 tokio::select! {
                     never = watch => match never {},
-                    () = candidate.run(&namespace, identity, shutdown) => {}
+                    () = candidate.run(&namespace, identity(), shutdown) => {}
                 }
             }
             None => shutdown.requested().await,

@@ -31,7 +31,7 @@ pub async fn listen(
         Some(address) => {
             let listener = bind("--metrics-listen", address, "serving metrics and health").await?;
             let metrics = Metrics::new(Arc::clone(&health), certificate, wire::METHODS);
-            Some((listener, Arc::new(metrics)))
+            Some((listener, Arc::new(metrics.with_volumes(operation.volume_metrics))))
         }
         None => None,
     };

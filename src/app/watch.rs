@@ -35,7 +35,7 @@ pub async fn watch_sources(driver: Arc<Driver>) -> Infallible {
     }
 }
 
-/// Examines the volumes, removes unused loop devices, and what no caller may ask for again: inline volumes whose pods
+/// Examines the volumes, looks for files without a record, removes unused loop devices, and what no caller may ask for again: inline volumes whose pods
 /// are gone, what a deletion could not remove, and records that could not be written. Now and every minute. Runs until it is dropped.
 pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
     let Some(driver) = driver else { return std::future::pending().await };
@@ -47,6 +47,7 @@ pub(super) async fn watch_health(driver: Option<Arc<Driver>>) -> Infallible {
         // A bug in it was logged by its panic.
         let _ = tokio::task::spawn_blocking(move || {
             driver.examine_volumes();
+            driver.look_for_strangers();
             driver.remove_unused_loop_devices();
             driver.delete_orphaned_inline_volumes(ORPHANED);
             driver.retry_removals(REFUSED);

@@ -198,6 +198,13 @@ pub(super) fn at_a_time(text: &str) -> Result<usize> {
         .ok_or_else(|| format!("{text:?} is not a number from 1 to {most}; each has its own thread"))
 }
 
+/// The most volumes with metrics of each; 0 for none.
+pub(super) fn volumes_shown(text: &str) -> Result<usize> {
+    const MOST: usize = 100_000;
+    let number = text.parse().ok().filter(|number| *number <= MOST);
+    number.ok_or_else(|| format!("{text:?} is not a number from 0 to {MOST}; 0 turns these metrics off"))
+}
+
 pub(super) fn shutdown_timeout(text: &str) -> Result<Duration> {
     let seconds = text.parse().ok().filter(|seconds| *seconds <= MAX_SHUTDOWN);
     seconds

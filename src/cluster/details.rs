@@ -32,6 +32,19 @@ pub struct NodeAnswer {
     pub snapshots: Vec<SnapshotDetails>,
 }
 
+impl NodeAnswer {
+    /// Takes a page, and returns the token of the next one.
+    pub(super) fn add(&mut self, page: DetailsPage) -> Option<String> {
+        let DetailsPage { node, volumes, snapshots, next_token } = page;
+        if let Some(node) = node {
+            self.node = node;
+        }
+        self.volumes.extend(volumes);
+        self.snapshots.extend(snapshots);
+        next_token
+    }
+}
+
 /// A node, and what it has answered, or why there is no answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AskedNode {
@@ -107,16 +120,12 @@ impl Source {
     async fn node(&self, node_id: &str) -> Result<NodeAnswer, String> {
         let (mut all, mut token) = (NodeAnswer::default(), String::new());
         for _ in 0..MOST_PAGES {
-            let request = peer::ListDetailsRequest { node_id: node_id.to_owned(), token };
+            let request = peer::ListDetailsRequest { node_id: node_id.to_owned(), token, pools_only: false };
             let page = self.client().list_details(request).await.map(Response::into_inner);
             let page = details::decode(
                 page.map_err(|status| why(&status).replacen(&format!("node {node_id:?} "), "", 1))?,
             );
-            let DetailsPage { node, volumes, snapshots, next_token } = page;
-            all.node = node.unwrap_or(all.node);
-            all.volumes.extend(volumes);
-            all.snapshots.extend(snapshots);
-            match next_token {
+            match all.add(page) {
                 Some(next) => token = next,
                 None => return Ok(all),
             }

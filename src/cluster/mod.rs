@@ -10,6 +10,7 @@ pub mod details;
 pub mod findings;
 pub mod identity;
 pub mod moves;
+pub mod notices;
 pub mod peers;
 pub mod permit;
 pub mod pull;

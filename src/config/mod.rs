@@ -53,6 +53,8 @@ pub struct ServerConfig {
 pub struct OperationConfig {
     pub metrics_listen: Option<SocketAddr>,
     pub health_listen: Option<SocketAddr>,
+    /// With more volumes than this there are no metrics of each volume.
+    pub volume_metrics: usize,
     /// How much long work there may be.
     pub limits: Limits,
     /// How it introduces itself to kubelet, if it does.

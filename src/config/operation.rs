@@ -6,6 +6,9 @@ use crate::model::{Limits, Settings};
 use crate::register::Introduction;
 use crate::server::Endpoint;
 
+/// The default of `--volume-metrics`. Three time series for each volume are no burden for Prometheus up to here.
+const VOLUME_METRICS: usize = 1000;
+
 type Result<T> = std::result::Result<T, ConfigError>;
 
 /// `settings` are those of the volumes, which a process that registers has ([`super::roles`]).
@@ -28,7 +31,8 @@ pub(super) fn operation(
         streams: args.max_streams.flatten().unwrap_or(default.streams),
         stream_rate: args.stream_rate.flatten(),
     };
-    Ok(OperationConfig { metrics_listen, health_listen, limits, registration })
+    let volume_metrics = args.volume_metrics.flatten().unwrap_or(VOLUME_METRICS);
+    Ok(OperationConfig { metrics_listen, health_listen, volume_metrics, limits, registration })
 }
 
 fn wrong(field: &str, problem: impl std::fmt::Display) -> ConfigError {

@@ -57,6 +57,8 @@ pub struct ControllerSettings {
     /// The namespace of the Lease by which one of several controllers moves volumes; `None` where none does.
     pub moves: Option<String>,
     pub move_limits: MoveLimits,
+    /// The namespace of the Lease by which one of several controllers writes Events of claims; `None` where none does.
+    pub events: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +77,7 @@ const NODE: &[RoleName] = &[RoleName::Node];
 const CONTROLLER: &[RoleName] = &[RoleName::Controller];
 
 /// Every flag that belongs to some roles only: its field in [`ServeArgs`], whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 27] {
+fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 28] {
     let operation = &args.operation;
     [
         ("peer_listen", args.peer_listen.is_some(), NODE),
@@ -86,6 +88,7 @@ fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 27] {
         ("inspect_listen", matches!(args.inspect_listen, Some(Some(_))), CONTROLLER),
         ("inspect_fix", args.inspect_fix, CONTROLLER),
         ("moves", args.moves, CONTROLLER),
+        ("events", args.events, CONTROLLER),
         ("move_limits", matches!(args.move_limits, Some(Some(_))), CONTROLLER),
         ("node_id", args.node_id.is_some(), VOLUMES),
         ("data_dir", args.data_dir.is_some(), VOLUMES),
@@ -137,7 +140,8 @@ pub(super) fn role(args: &ServeArgs, host_name: Option<String>) -> Result<Role> 
             inspect_listen: args.inspect_listen.flatten(),
             inspect_fix: inspect_fix(args)?,
             forget_nodes: args.forget_node.iter().flatten().cloned().collect(),
-            moves: moves(args)?,
+            moves: lease(args, "moves", args.moves)?,
+            events: lease(args, "events", args.events)?,
             move_limits: move_limits(args)?,
         }),
     })
@@ -155,14 +159,12 @@ fn inspect_fix(args: &ServeArgs) -> Result<bool> {
     }
 }
 
-/// Where the Lease of the controller that moves volumes is: beside the Service of the nodes.
-fn moves(args: &ServeArgs) -> Result<Option<String>> {
-    match (&args.peer_service, args.moves) {
+/// Where the Lease is of the controller that does what this flag asks for: beside the Service of the nodes.
+fn lease(args: &ServeArgs, flag: &str, is_given: bool) -> Result<Option<String>> {
+    match (&args.peer_service, is_given) {
         (_, false) => Ok(None),
         (Some((namespace, _)), true) => Ok(Some(namespace.clone())),
-        (None, true) => {
-            Err(wrong("moves", "it works in Kubernetes only; name the nodes with --peer-service"))
-        }
+        (None, true) => Err(wrong(flag, "it works in Kubernetes only; name the nodes with --peer-service")),
     }
 }
 

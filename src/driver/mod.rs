@@ -50,12 +50,14 @@ mod records;
 mod recovery;
 mod removals;
 mod request;
+mod strangers;
 mod unrecorded;
 mod validate_volume_capabilities;
 
 pub(crate) use capacity::PoolFigures;
 pub(crate) use copies::progress::CopyFigures;
-pub(crate) use figures::Figures;
+pub(crate) use details::Extent;
+pub(crate) use figures::{Figures, VolumeFigures};
 pub(crate) use locks::turns::TurnFigures;
 pub(crate) use pools::pulse;
 pub(crate) use pools::{Pool, Pools, pulse::Site};
@@ -63,6 +65,7 @@ pub use pull::{Broken, RemoteSource, RemoteSources, Take};
 pub use recovery::Recovered;
 pub use removals::Removing;
 pub(crate) use request::token;
+pub(crate) use strangers::StrangerFigures;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -113,6 +116,7 @@ pub struct Driver {
     removals: removals::Removals,
     late_records: records::Late,
     doubts: doubts::Doubts,
+    strangers: strangers::Strangers,
     recent_cuts: source::RecentCuts,
     details: details::Known,
     first_seen: doctor::FirstSeen,
@@ -152,6 +156,7 @@ impl Driver {
             removals: removals::Removals::default(),
             late_records: records::Late::default(),
             doubts: doubts::Doubts::default(),
+            strangers: strangers::Strangers::default(),
             recent_cuts: source::RecentCuts::default(),
             details: details::Known::default(),
             first_seen: doctor::FirstSeen::default(),

@@ -67,11 +67,26 @@ fn objects(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
             states.map(|(state, count)| ([("pool", pool.as_str()), ("state", state)], count as f64))
         }),
     )?;
-    let orphans = figures.orphans.iter();
+    orphans(page, figures)
+}
+
+fn orphans(page: &mut Page<'_>, figures: &Figures) -> fmt::Result {
+    let kinds = figures.orphans.iter().flat_map(|orphans| {
+        let files = orphans.strangers.map(|strangers| ("files", strangers.files));
+        let uncertain = orphans.strangers.map(|strangers| ("uncertain", strangers.uncertain));
+        let records = orphans.records.map(|records| ("records", records));
+        let known = [files, uncertain, records, Some(("inline", orphans.inline))];
+        known.into_iter().flatten().map(|(kind, count)| (orphans.pool.as_str(), kind, count))
+    });
+    page.gauges(
+        "hostloop_orphans",
+        "What lies in a pool and has no record, has a record and no files, or has lost its pod. Without a value if that is not known.",
+        kinds.map(|(pool, kind, count)| ([("pool", pool), ("kind", kind)], count as f64)),
+    )?;
     page.gauges(
         "hostloop_inline_volumes_orphaned",
-        "Inline volumes that nothing uses and whose pod is gone, or is not known.",
-        orphans.map(|(pool, count)| ([("pool", pool.as_str())], *count as f64)),
+        "Deprecated: hostloop_orphans has it as the kind inline.",
+        figures.orphans.iter().map(|orphans| ([("pool", orphans.pool.as_str())], orphans.inline as f64)),
     )
 }
 

@@ -97,9 +97,11 @@ impl Site {
         let mut served = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
         let mut place = silent.enter(address.ip());
         tokio::select! {
+            // In this order, one that has sent its request is not among the silent ones for a moment longer, where others drive it out.
+            biased;
             _ = &mut served => return,
-            Ok(()) = &mut place => return,
             Ok(()) = &mut asked => drop(place),
+            Ok(()) = &mut place => return,
         }
         tokio::select! {
             _ = served => {}

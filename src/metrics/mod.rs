@@ -11,6 +11,7 @@ mod page;
 mod pools;
 mod process;
 mod rpc;
+mod volumes;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -30,6 +31,7 @@ use moves::MoveCollector;
 use pools::{PoolCollector, Pools};
 use process::ProcessCollector;
 use rpc::Rpcs;
+use volumes::{VolumeCollector, Volumes};
 
 /// Says whether callers are served, and if not why; what Probe would say. Never waits, and touches no disk.
 pub type Health = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -41,7 +43,8 @@ pub type Expiry = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 pub struct Metrics {
     registry: Mutex<Registry>,
     rpcs: Rpcs,
-    pools: OnceLock<Arc<Pools>>,
+    measured: OnceLock<(Arc<Pools>, Arc<Volumes>)>,
+    most_volumes: usize,
     health: Health,
 }
 
@@ -52,16 +55,24 @@ impl Metrics {
         let mut registry = Registry::default();
         let rpcs = Rpcs::register(&mut registry, methods);
         registry.register_collector(Box::new(ProcessCollector::new(Arc::clone(&health), certificate)));
-        Metrics { registry: Mutex::new(registry), rpcs, pools: OnceLock::new(), health }
+        Metrics { registry: Mutex::new(registry), rpcs, measured: OnceLock::new(), most_volumes: 0, health }
+    }
+
+    /// Has metrics of each volume of a driver with at most so many volumes. Without a call there are none of them.
+    #[must_use]
+    pub fn with_volumes(self, most_volumes: usize) -> Self {
+        Metrics { most_volumes, ..self }
     }
 
     /// From now on there is a driver to measure too. Only the first time counts.
     pub fn attach(&self, driver: &Arc<Driver>) {
         let pools = Arc::new(Pools::new(Arc::clone(driver)));
-        if self.pools.set(Arc::clone(&pools)).is_ok() {
+        let volumes = Arc::new(Volumes::new(Arc::clone(driver), self.most_volumes));
+        if self.measured.set((Arc::clone(&pools), Arc::clone(&volumes))).is_ok() {
             let mut registry = self.registry();
             registry.register_collector(Box::new(DriverCollector(Arc::clone(driver))));
             registry.register_collector(Box::new(PoolCollector(pools)));
+            registry.register_collector(Box::new(VolumeCollector(volumes)));
         }
     }
 
@@ -80,15 +91,15 @@ impl Metrics {
         Arc::new(self.rpcs.clone())
     }
 
-    /// All metrics as text, in a format that both OpenMetrics 1.0 and Prometheus' own 0.0.4 can be read as. The pools
-    /// are measured on the blocking pool, unless they were a moment ago; everything else is in memory, so that a disk
+    /// All metrics as text, in a format that both OpenMetrics 1.0 and Prometheus' own 0.0.4 can be read as. The pools and
+    /// volumes are measured on the blocking pool, unless they were a moment ago; everything else is in memory, so that a disk
     /// that hangs takes no metric away.
     ///
     /// # Errors
     /// Where a value cannot be written, which would be a bug.
     pub async fn text(&self) -> Result<String, fmt::Error> {
-        if let Some(pools) = self.pools.get() {
-            pools.refresh().await;
+        if let Some((pools, volumes)) = self.measured.get() {
+            tokio::join!(pools.refresh(), volumes.refresh());
         }
         let mut text = String::new();
         text::encode(&mut text, &self.registry())?;

@@ -108,8 +108,16 @@ impl Collector for PoolCollector {
         )?;
         let measured = || pools.iter().filter_map(|(name, pool)| Some((name.as_str(), pool.as_ref().ok()?)));
         page.gauges(
+            "hostloop_pool_disk_bytes",
+            "The filesystem of a pool: what is used, whoever uses it, what is available, what volumes leave free of that, and what the filesystem withholds. The sum is its size.",
+            measured().flat_map(|(name, pool)| disk(name, pool)),
+        )?;
+        for (name, help, of) in SINGLE {
+            page.gauges(name, help, measured().map(|(name, pool)| ([("pool", name)], of(pool) as f64)))?;
+        }
+        page.gauges(
             "hostloop_pool_bytes",
-            "Bytes of a pool: what its filesystem has and what of it is used and free, and what it can give and has promised.",
+            "Deprecated: hostloop_pool_disk_bytes and metrics of their own have the same.",
             measured().flat_map(|(name, pool)| bytes(name, pool)),
         )?;
         page.gauges(
@@ -128,6 +136,39 @@ impl Collector for PoolCollector {
             measured().flat_map(|(name, pool)| limits(name, pool)),
         )
     }
+}
+
+/// A metric of each pool, with its help.
+type Single = (&'static str, &'static str, fn(&PoolFigures) -> u64);
+
+/// What is not a part of anything, and has a name of its own, so that nobody adds it up with something else.
+const SINGLE: [Single; 6] = [
+    ("hostloop_pool_size_bytes", "Size of the filesystem of a pool.", |pool| pool.size),
+    ("hostloop_pool_reserve_bytes", "What volumes leave free in a pool.", |pool| pool.reserve),
+    (
+        "hostloop_pool_usable_bytes",
+        "What a pool can give to volumes and snapshots, with what they have taken already.",
+        |pool| pool.usable,
+    ),
+    ("hostloop_pool_room_bytes", "The largest thin volume that could be made in a pool.", |pool| pool.room),
+    ("hostloop_pool_lacking_bytes", "What a pool lacks to keep all its promises.", |pool| pool.lacking),
+    ("hostloop_pool_removing_bytes", "What is left of deleted directories with an enforced size.", |pool| {
+        pool.removing
+    }),
+];
+
+/// The parts of the size of a filesystem.
+fn disk<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 4] {
+    let used = pool.used.min(pool.size);
+    let free = pool.free.min(pool.size - used);
+    let reserved = pool.reserve.min(free);
+    [
+        ("used", used),
+        ("available", free - reserved),
+        ("reserved", reserved),
+        ("withheld", pool.size - used - free),
+    ]
+    .map(|(kind, bytes)| ([("pool", name), ("kind", kind)], bytes as f64))
 }
 
 fn bytes<'a>(name: &'a str, pool: &PoolFigures) -> [(Labels<'a, 2>, f64); 9] {

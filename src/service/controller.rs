@@ -1,6 +1,7 @@
 //! CSI Controller.
 
 use super::declare::{Call, Declarations, Facts, Named, Question, Request, Route, Work, declare};
+use super::object;
 use crate::driver::{Driver, token};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
@@ -100,6 +101,7 @@ declare! { each of csi;
         |facts| encode::controller_capabilities(&capabilities(facts.attach));
     call CreateVolumeRequest {
         logs: "volume.name" = name, "source.id" = volume_content_source;
+        also: |request| object::of_create_volume(request);
         makes: "volume.id" = |request, node_id| VolumeId::of_name(&NodeKey::of(node_id), &request.name);
         route: |_| Route::Controller;
         in_turn: true;
@@ -202,6 +204,7 @@ declare! { each of csi;
     }
     call ControllerExpandVolumeRequest {
         logs: "volume.id" = volume_id;
+        also: |request| object::size_of(request.capacity_range.as_ref());
         route: |request| Route::Owner(Named::Volume(&request.volume_id));
         check: |request| decode::controller_expand_volume(request);
         work: |driver, request| driver.controller_expand_volume(request).map(encode::controller_expand_volume);
@@ -217,6 +220,7 @@ declare! { each of csi;
     }
     call CreateSnapshotRequest {
         logs: "snapshot.name" = name, "source.id" = source_volume_id;
+        also: |request| object::of_create_snapshot(&request.parameters);
         makes: "snapshot.id" = |request, node_id| SnapshotId::of_name(&NodeKey::of(node_id), &request.name);
         route: |request| Route::Owner(Named::Volume(&request.source_volume_id));
         in_turn: true;

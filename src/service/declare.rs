@@ -61,13 +61,16 @@ pub enum Callers {
     All,
 }
 
+/// A field of the server's span (`server/trace.rs`), and its value.
+pub(crate) type Field<'a> = (&'static str, Cow<'a, str>);
+
 /// A request that is about an object, or makes one.
 pub(crate) trait Request: Rpc {
     /// Whether it is UNIMPLEMENTED where attaching is switched off, whatever the request (spec.md, Error Scheme).
     const ATTACH: bool = false;
 
-    /// Values for the fields that the server's span declares (`server/trace.rs`).
-    fn ids(&self) -> Vec<(&'static str, Cow<'_, str>)>;
+    /// Values for the fields of the span.
+    fn ids(&self) -> Vec<Field<'_>>;
 
     /// Returns the id of what the call makes on a node, which follows from its name, and the field of the span.
     fn makes(&self, _node_id: &str) -> Option<(&'static str, String)> {
@@ -205,7 +208,7 @@ impl Identifies for Option<peer::Cut> {
 ///     question NodeGetInfoRequest = |facts| …, tells_limits: true; // Question::TELLS_LIMITS, false if it is left out
 ///     call DeleteVolumeRequest {
 ///         logs: "volume.id" = volume_id;                   // fields of the span, fields of the request
-///         pod: |request| …;                                // further fields, of the pod that it is for
+///         also: |request| …;                               // further fields, such as of the pod that it is for
 ///         makes: "volume.id" = |request, node_id| …;       // Request::makes, None if it is left out
 ///         route: |request| Route::LastOwner(…);
 ///         permit: |request, grant| …;                      // Request::permitted, nothing if it is left out
@@ -244,7 +247,7 @@ macro_rules! declare {
     };
     (@ $each:ident $package:ident [$($done:tt)*] call $message:ident {
         logs: $($span:literal = $field:ident),*;
-        $(pod: |$of:ident| $pod:expr;)?
+        $(also: |$of:ident| $also:expr;)?
         $(makes: $made:literal = |$named:ident, $node:ident| $id:expr;)?
         route: |$routed:pat_param| $route:expr;
         $(permit: |$asks:ident, $grant:ident| $permitted:expr;)?
@@ -254,7 +257,7 @@ macro_rules! declare {
         work: |$driver:ident, $wanted:pat_param| $work:expr;
     } $($rest:tt)*) => {
         declare! {
-            @request $package $message [$($span = $field),*] [$(|$of| $pod)?] [$($made = |$named, $node| $id)?]
+            @request $package $message [$($span = $field),*] [$(|$of| $also)?] [$($made = |$named, $node| $id)?]
             [$(|$asks, $grant| $permitted)?] |$routed| $route; $($attach)?
         }
         impl Call for $package::$message {
@@ -301,18 +304,18 @@ macro_rules! declare {
         }
         declare! { @ $each $package [$($done)* stream $message] $($rest)* }
     };
-    (@request $package:ident $message:ident [$($span:literal = $field:ident),*] [$(|$of:ident| $pod:expr)?]
+    (@request $package:ident $message:ident [$($span:literal = $field:ident),*] [$(|$of:ident| $also:expr)?]
         [$($made:literal = |$named:ident, $node:ident| $id:expr)?]
         [$(|$asks:ident, $grant:ident| $permitted:expr)?] |$routed:pat_param| $route:expr; $($attach:literal)?) => {
         impl Request for $package::$message {
             $(const ATTACH: bool = $attach;)?
 
-            fn ids(&self) -> Vec<(&'static str, std::borrow::Cow<'_, str>)> {
-                #[allow(unused_mut, reason = "only some calls are for a pod")]
+            fn ids(&self) -> Vec<$crate::service::declare::Field<'_>> {
+                #[allow(unused_mut, reason = "only some calls have further fields")]
                 let mut ids = vec![$(($span, $crate::service::declare::Identifies::text(&self.$field))),*];
                 $(
                     let $of = self;
-                    ids.extend($pod);
+                    ids.extend($also);
                 )?
                 ids
             }

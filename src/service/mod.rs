@@ -8,6 +8,7 @@ mod gate;
 mod group_controller;
 mod identity;
 mod node;
+mod object;
 mod observe;
 mod peer;
 mod permit;

@@ -35,28 +35,28 @@ declare! { each of csi;
     }
     call NodePublishVolumeRequest {
         logs: "volume.id" = volume_id, "path" = target_path;
-        pod: |request| pod::of_publish(&request.volume_context, &request.target_path);
+        also: |request| pod::of_publish(&request.volume_context, &request.target_path);
         route: |_| Route::Node;
         check: |request| decode::node_publish_volume(request);
         work: |driver, request| driver.node_publish_volume(request).map(|()| csi::NodePublishVolumeResponse {});
     }
     call NodeUnpublishVolumeRequest {
         logs: "volume.id" = volume_id, "path" = target_path;
-        pod: |request| pod::of_path(&request.target_path);
+        also: |request| pod::of_path(&request.target_path);
         route: |_| Route::Node;
         check: |request| decode::node_unpublish_volume(request);
         work: |driver, request| driver.node_unpublish_volume(request).map(|()| csi::NodeUnpublishVolumeResponse {});
     }
     call NodeGetVolumeStatsRequest {
         logs: "volume.id" = volume_id, "path" = volume_path;
-        pod: |request| pod::of_path(&request.volume_path);
+        also: |request| pod::of_path(&request.volume_path);
         route: |_| Route::Node;
         check: |request| decode::node_get_volume_stats(request);
         work: |driver, request| driver.node_get_volume_stats(request).map(|stats| encode::node_get_volume_stats(&stats));
     }
     call NodeGetVolumeHealthRequest {
         logs: "volume.id" = volume_id, "path" = volume_publish_path;
-        pod: |request| pod::of_path(&request.volume_publish_path);
+        also: |request| pod::of_path(&request.volume_publish_path);
         route: |_| Route::Node;
         check: |request| decode::node_get_volume_health(request);
         work: |driver, request| {
@@ -72,7 +72,7 @@ declare! { each of csi;
     }
     call NodeExpandVolumeRequest {
         logs: "volume.id" = volume_id, "path" = volume_path;
-        pod: |request| pod::of_path(&request.volume_path);
+        also: |request| pod::of_path(&request.volume_path);
         route: |_| Route::Node;
         check: |request| decode::node_expand_volume(request);
         work: |driver, request| driver.node_expand_volume(request).map(encode::node_expand_volume);

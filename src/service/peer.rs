@@ -8,7 +8,7 @@ use super::declare::{
 };
 use super::permit;
 use super::stream::Emit;
-use crate::driver::Driver;
+use crate::driver::{Driver, Extent};
 use crate::error::Result;
 use crate::model::Timestamp;
 use crate::model::details::KnownNode;
@@ -187,9 +187,12 @@ declare! { each of peer;
     call ListDetailsRequest {
         logs: "node.id" = node_id;
         route: |_| Route::Peers(Callers::Controllers);
-        check: |request| Ok((request.node_id, Some(request.token).filter(|token| !token.is_empty())));
-        work: |driver, (node_id, token)| {
-            driver.list_details(&node_id, token.as_deref()).map(details::encode)
+        check: |request| {
+            let extent = if request.pools_only { Extent::Pools } else { Extent::Everything };
+            Ok((request.node_id, Some(request.token).filter(|token| !token.is_empty()), extent))
+        };
+        work: |driver, (node_id, token, extent)| {
+            driver.list_details(&node_id, token.as_deref(), extent).map(details::encode)
         };
     }
     call ListFindingsRequest {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::declare::Field;
 use crate::model::pod_uid_in;
 
 /// Keys of the volume context that kubelet adds (podInfoOnMount of CSIDriver), and the fields of the span.
@@ -11,8 +12,6 @@ const KEYS: [(&str, &str); 3] = [
     ("csi.storage.k8s.io/pod.name", "pod.name"),
     ("csi.storage.k8s.io/pod.uid", "pod.uid"),
 ];
-
-type Field<'a> = (&'static str, Cow<'a, str>);
 
 /// Returns what NodePublishVolume says of its pod; the UID is in the path as well.
 pub(super) fn of_publish<'a>(context: &'a HashMap<String, String>, path: &'a str) -> Vec<Field<'a>> {

@@ -8,7 +8,7 @@ use tonic::service::RoutesBuilder;
 use tonic::{Request, Status};
 
 use super::declare::{self, Call, Declarations, Facts, Question, StreamCall, require};
-use super::observe::{observe, observe_made};
+use super::observe::{observe, observe_made, observe_recorded};
 use super::permit::{NoPermits, Permits, grant};
 use super::table::{Table, add_controller, add_node, add_peer, decode};
 use super::{caller, each_of_controller, each_of_node, each_of_peer, run, run_in_turn, stream};
@@ -73,6 +73,7 @@ impl Node {
         require::<Q>(settings.attach)?;
         let (metadata, extensions, bytes) = request.into_parts();
         let request = observe(decode::<Q>(&bytes)?, &bytes);
+        observe_recorded(&request, &self.driver);
         let caller: Option<&NodeKey> = extensions.get();
         request.permitted(&|permit| grant(self.permits.as_ref(), permit, &settings.node_id, caller))?;
         Ok((metadata, request))

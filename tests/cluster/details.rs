@@ -1,6 +1,11 @@
 //! What people ask who look at a cluster: a controller has each node say what it has.
 
-use hostloop::cluster::details::{AskedNode, Source};
+use std::time::Duration;
+
+use hostloop::cluster::details::{AskedNode, NodeAnswer, Source};
+use hostloop::cluster::notices::Asks;
+use hostloop::cluster::permit;
+use hostloop::cluster::router::{Router, RouterSettings};
 use hostloop::model::findings::{FixFinding, HeldRecord};
 use hostloop::selftest::client::Client;
 use hostloop::wire::{csi, peer};
@@ -8,7 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
 use tonic::transport::Endpoint;
 
-use crate::harness::{Cluster, Controller, Fault, fails, volume, within};
+use crate::harness::{Cluster, Controller, DRIVER, Fault, fails, volume, within};
+use crate::orders::CERTIFICATES;
 use crate::requests::MIB;
 
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -65,6 +71,29 @@ async fn a_node_that_hangs_costs_its_own_answer() {
     assert!(why.contains("did not answer"), "{why}");
     // It is not held against the node elsewhere.
     cluster.controller.create(volume("three", 64 * MIB, &["c"])).await.unwrap();
+}
+
+/// The way of the controller that writes Events.
+#[tokio::test]
+async fn a_controller_asks_all_nodes_what_they_know() {
+    let mut cluster = Cluster::start(&IDS).await;
+    cluster.controller.create(volume("one", 64 * MIB, &["a"])).await.unwrap();
+    cluster.nodes[1].stop().await;
+    cluster.node("c").fault("ListDetails", Fault::Swallow);
+    let settings =
+        RouterSettings { driver_name: DRIVER.to_owned(), attach: true, forget_nodes: Default::default() };
+    let signer = permit::signer(CERTIFICATES.controller.clone());
+    let router = Router::new(settings, &cluster.directory, Box::new(cluster.net.clone()), signer);
+    let mut answers = tokio::time::timeout(Duration::from_secs(20), router.ask()).await.unwrap().unwrap();
+    answers.sort_by(|a, b| a.0.cmp(&b.0));
+    let volumes = |answer: &NodeAnswer| -> Vec<String> {
+        answer.volumes.iter().map(|volume| volume.name.clone()).collect()
+    };
+    let [a, b, c] = &answers[..] else { panic!("three nodes: {answers:?}") };
+    assert_eq!((a.0.as_str(), a.1.as_ref().map(volumes)), ("a", Ok(vec!["one".to_owned()])));
+    let pools = &a.1.as_ref().unwrap().node.pools;
+    assert!(pools[0].figures.is_some_and(|figures| figures.size > 0), "{pools:?}");
+    assert!(b.1.is_err() && c.1.is_err(), "{b:?} {c:?}");
 }
 
 /// The way of a user with a kubeconfig, behind the API server.
@@ -129,7 +158,8 @@ async fn findings_of_one_node_are_asked_of_it_alone() {
 async fn a_controller_answers_no_other_question_of_peers() {
     let cluster = Cluster::start(&["a"]).await;
     let client = &cluster.controller.client;
-    let request = peer::ListDetailsRequest { node_id: "z".to_owned(), token: String::new() };
+    let request =
+        peer::ListDetailsRequest { node_id: "z".to_owned(), token: String::new(), pools_only: false };
     fails(within(client.call(request)).await, Code::NotFound, "\"z\"");
     let request = peer::ForgetVolumeRequest { volume_id: "x".to_owned() };
     fails(within(client.call(request)).await, Code::Unimplemented, "");

@@ -251,6 +251,7 @@ impl Cluster {
         let (host, tls) = (Host::new(&name, None), self.tls(&name));
         let settings = ControllerSettings {
             move_limits: self.moves.as_ref().map(|moves| moves.limits).unwrap_or_default(),
+            events: None,
             moves: self.moves.is_some().then(|| "hostloop".to_owned()),
             driver_name: DRIVER.to_owned(),
             attach: false,

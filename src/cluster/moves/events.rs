@@ -39,16 +39,22 @@ impl Events {
         self.write(claim, reason, EventType::Warning, message).await;
     }
 
+    /// Writes that something is wrong, or right again, and returns whether that was possible.
+    pub async fn report(&self, claim: &ClaimId, reason: &str, is_wrong: bool, message: &str) -> bool {
+        self.write(claim, reason, if is_wrong { EventType::Warning } else { EventType::Normal }, message)
+            .await
+    }
+
     /// Writes an Event of a claim. A repeated Event has its count raised, at most once in [`REPEAT`]. No step waits for it to
     /// succeed.
-    async fn write(&self, claim: &ClaimId, reason: &str, type_: EventType, message: &str) {
+    async fn write(&self, claim: &ClaimId, reason: &str, type_: EventType, message: &str) -> bool {
         let ends = message.char_indices().map(|(at, c)| at + c.len_utf8());
         let end = ends.take_while(|end| *end <= LONGEST).last().unwrap_or(0);
         let message = message.get(..end).unwrap_or_default();
         // The recorder ignores the note when it compares events, and keeps the first one. It does compare the action.
         let action = format!("{reason}.{:08x}", crc32fast::hash(message.as_bytes()));
         if message.is_empty() || !self.is_due(format!("{}{action}", claim.uid)) {
-            return;
+            return true;
         }
         let event = Event {
             type_,
@@ -65,10 +71,12 @@ impl Events {
             uid: Some(claim.uid.clone()),
             ..ObjectReference::default()
         };
-        if let Err(error) = self.recorder.publish(&event, &of).await {
+        let written = self.recorder.publish(&event, &of).await;
+        if let Err(error) = &written {
             let ClaimId { namespace, name, .. } = claim;
             tracing::warn!(namespace, claim = name, reason, %error, "the Event was not written");
         }
+        written.is_ok()
     }
 
     /// Reports whether this Event was not written within [`REPEAT`], and remembers it.

@@ -35,8 +35,13 @@ pub struct Election {
 }
 
 impl Election {
+    /// A candidate of those that move volumes.
     pub fn new(client: Client, namespace: &str, driver: &str, identity: String) -> Self {
-        let name = lease_name(driver);
+        Election::of(client, namespace, lease_name(driver), identity)
+    }
+
+    /// A candidate of those that want the Lease of this name.
+    pub fn of(client: Client, namespace: &str, name: String, identity: String) -> Self {
         Election {
             leases: Api::namespaced(client, namespace),
             name,
@@ -62,7 +67,7 @@ impl Election {
                     tracing::debug!(%error, lease = self.name, "no answer about the Lease")
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, lease = self.name, "nobody can be chosen to move volumes");
+                    tracing::warn!(%error, lease = self.name, "no controller can be chosen");
                     failed = true;
                 }
                 Err(_) => tracing::warn!(lease = self.name, "no answer about the Lease in time"),

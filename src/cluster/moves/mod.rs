@@ -11,7 +11,7 @@ mod copying;
 mod cutover;
 pub mod deadline;
 pub mod decide;
-mod events;
+pub mod events;
 pub mod exchange;
 pub mod figures;
 mod fits;

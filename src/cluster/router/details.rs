@@ -5,15 +5,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use prost::bytes::Bytes;
+use tokio::time::timeout;
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 
-use super::Router;
 use super::forward::Envelope;
+use super::{Router, describe};
+use crate::cluster::details::{MOST_PAGES, NodeAnswer};
+use crate::cluster::notices::Asks;
+use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::details::KnownNode;
-use crate::service::table::{Answer, Table, add_peer, decode};
+use crate::service::table::{Answer, Table, add_peer, decode, encode};
 use crate::service::{declare, observe};
 use crate::wire::rpc::Unary;
 use crate::wire::{details, peer};
@@ -25,6 +30,17 @@ const NO_FIXES: &str = "this controller passes no fixes on: set inspect.fix in t
 const LIMIT: Duration = Duration::from_secs(4);
 /// How long a node may take to look for what is amiss, or to put one finding right.
 const LIMIT_OF_DOCTOR: Duration = Duration::from_secs(60);
+
+#[tonic::async_trait]
+impl Asks for Router {
+    async fn ask(&self) -> Result<Vec<(String, Result<NodeAnswer, String>)>, String> {
+        let answers = self.ask_nodes().await.map_err(|status| describe(&status))?;
+        let said = |(node, answer): (String, Result<NodeAnswer, Status>)| {
+            (node, answer.map_err(|status| describe(&status)))
+        };
+        Ok(answers.into_iter().map(said).collect())
+    }
+}
 
 impl Router {
     /// Returns what is served to people who look at the cluster, and nothing else. `fixes` has nodes put right what the callers name.
@@ -86,6 +102,37 @@ impl Router {
             nodes: nodes.map(details::encode_known).collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
+    }
+
+    /// Asks all nodes at the same time what they know of their volumes, and has them measure their pools only. A node that does not
+    /// answer costs its own answer only.
+    ///
+    /// # Errors
+    /// UNAVAILABLE until the nodes are known.
+    async fn ask_nodes(&self) -> Result<Vec<(String, Result<NodeAnswer, Status>)>, Status> {
+        let members = self.members()?;
+        let ask = |member: Arc<Member>| async move {
+            let answer = timeout(LIMIT * 2, self.answer_of(&member)).await;
+            let late = || Err(Error::Unavailable("it has not answered in time".to_owned()).into());
+            (member.node_id.clone(), answer.unwrap_or_else(|_| late()))
+        };
+        Ok(join_all(members.iter().map(|(_, member)| ask(Arc::clone(member)))).await)
+    }
+
+    async fn answer_of(&self, member: &Member) -> Result<NodeAnswer, Status> {
+        let (mut all, mut token) = (NodeAnswer::default(), String::new());
+        for _ in 0..MOST_PAGES {
+            let request =
+                peer::ListDetailsRequest { node_id: member.node_id.clone(), token, pools_only: true };
+            let envelope = Envelope::default().within(LIMIT);
+            let page =
+                self.pass_if_up::<peer::ListDetailsRequest>(member, &envelope, encode(&request)).await?;
+            match all.add(details::decode(decode(&page)?)) {
+                Some(next) => token = next,
+                None => return Ok(all),
+            }
+        }
+        Err(Status::internal("it has more than it can have"))
     }
 
     /// Sends a request on to the node that it names.

@@ -203,6 +203,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("--quota-ids", "2097152-3000000", "kubelet"),
     ("--inline-pools", "default,fast", "the pools are: default"),
     ("--inline-backends", "zfs", "loop or directory"),
+    ("--volume-metrics", "many", "from 0 to 100000"),
+    ("--volume-metrics", "100001", "from 0 to 100000"),
     ("--pool", "a=/mnt/a,kind=zfs", "not a kind"),
     ("--pool", "a=/a.img,kind=image", "size="),
     ("--pool", "a=/a.img,kind=image,size=1TB", "not a size"),
@@ -292,9 +294,19 @@ fn a_rate_of_zero_is_no_limit() {
 
 #[test]
 fn metrics_and_registration_are_off_unless_asked_for() {
-    assert_eq!(serve(&[]).unwrap().operation, OperationConfig::default());
-    let empty = ["--metrics-listen", "", "--register=false", "--registration-dir", "nonsense"];
-    assert_eq!(serve(&empty).unwrap().operation, OperationConfig::default());
+    let default = OperationConfig { volume_metrics: 1000, ..OperationConfig::default() };
+    assert_eq!(serve(&[]).unwrap().operation, default);
+    let empty = [
+        "--metrics-listen",
+        "",
+        "--volume-metrics",
+        "",
+        "--register=false",
+        "--registration-dir",
+        "nonsense",
+    ];
+    assert_eq!(serve(&empty).unwrap().operation, default);
+    assert_eq!(serve(&["--volume-metrics", "0"]).unwrap().operation.volume_metrics, 0);
 
     let operation = serve(&["--metrics-listen", "[::1]:9808", "--register"]).unwrap().operation;
     assert_eq!(operation.metrics_listen, Some("[::1]:9808".parse().unwrap()));

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::details::{OnDisk, PoolBytes};
-use crate::model::{ObjectId, PoolName};
+use crate::model::{ObjectId, PoolName, VolumeId};
 
 /// The last measurements.
 #[derive(Default)]
@@ -18,6 +18,8 @@ pub(crate) struct Known {
 struct State {
     objects: HashMap<ObjectId, Measured>,
     pools: HashMap<PoolName, PoolBytes>,
+    /// The allocated bytes of the volumes of each pool, for metrics.
+    allocated: HashMap<PoolName, HashMap<VolumeId, u64>>,
     /// When each task began that has not ended.
     running: HashMap<Task, Instant>,
     /// When each task ended last, and how long it took.
@@ -29,6 +31,10 @@ struct State {
 pub(super) enum Task {
     /// To measure a pool with what is in it.
     Measure(PoolName),
+    /// To measure a pool without what is in it.
+    Figures(PoolName),
+    /// To ask for the allocated bytes of the volumes of a pool alone.
+    Allocated(PoolName),
     /// To examine the health of volumes that no examination has seen yet.
     Examine,
 }
@@ -69,12 +75,14 @@ impl Known {
         self.ended.notify_all();
     }
 
-    /// Waits until no task runs that began less than `patience` ago, for `patience` at most: others may begin tasks meanwhile.
-    pub(super) fn wait(&self, patience: Duration) {
+    /// Waits until none of these tasks runs that began less than `patience` ago, for `patience` at most: others may begin tasks
+    /// meanwhile.
+    pub(super) fn wait(&self, patience: Duration, is_wanted: impl Fn(&Task) -> bool) {
         let until = Instant::now() + patience;
         let mut state = self.lock();
         loop {
-            let left = state.running.values().filter_map(|began| patience.checked_sub(began.elapsed()));
+            let wanted = state.running.iter().filter(|(task, _)| is_wanted(task));
+            let left = wanted.filter_map(|(_, began)| patience.checked_sub(began.elapsed()));
             let left = left.max().map(|left| left.min(until.saturating_duration_since(Instant::now())));
             let Some(left) = left.filter(|left| !left.is_zero()) else { return };
             state = self.ended.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -87,6 +95,15 @@ impl Known {
 
     pub(super) fn put_pool(&self, name: &PoolName, figures: PoolBytes) {
         self.lock().pools.insert(name.clone(), figures);
+    }
+
+    pub(super) fn put_allocated(&self, name: &PoolName, bytes: HashMap<VolumeId, u64>) {
+        self.lock().allocated.insert(name.clone(), bytes);
+    }
+
+    /// Returns the allocated bytes of the volumes of a pool that could be measured.
+    pub(super) fn allocated(&self, name: &PoolName) -> HashMap<VolumeId, u64> {
+        self.lock().allocated.get(name).cloned().unwrap_or_default()
     }
 
     pub(in crate::driver) fn get(&self, id: &ObjectId) -> Measured {
@@ -120,14 +137,14 @@ mod tests {
         assert!(known.begin(&pool));
         assert!(!known.begin(&pool), "it runs");
         let began = Instant::now();
-        known.wait(Duration::from_millis(20));
+        known.wait(Duration::from_millis(20), |_| true);
         assert!(began.elapsed() >= Duration::from_millis(15), "it is waited for");
-        known.wait(Duration::from_millis(1));
+        known.wait(Duration::from_millis(1), |_| true);
         assert!(known.begin(&Task::Examine), "another task");
         known.end(&Task::Examine);
         known.end(&pool);
         assert!(!known.begin(&pool), "it is fresh");
-        known.wait(Duration::from_secs(60));
+        known.wait(Duration::from_secs(60), |_| true);
     }
 
     #[test]
@@ -145,7 +162,7 @@ mod tests {
             while begun.load(Relaxed) == 0 {
                 std::thread::yield_now();
             }
-            known.wait(Duration::from_millis(50));
+            known.wait(Duration::from_millis(50), |_| true);
             has_answered.store(true, Relaxed);
         });
         assert!(begun.into_inner() < 2000, "it has waited for the last of them");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use super::Extent;
 use super::known::{Known, Measured, Task};
 use crate::backend::{Stats, VolumePaths, presence_of};
 use crate::driver::capacity::tally::Tally;
@@ -30,9 +31,13 @@ impl Drop for Running<'_> {
 }
 
 impl Driver {
-    /// Measures the pools with everything in them, and waits for that, but not for a disk that does not answer.
-    pub(in crate::driver) fn measure_details(self: &Arc<Self>) {
-        let mut tasks: Vec<Task> = self.pools.names().into_iter().map(Task::Measure).collect();
+    /// Measures the pools, and waits for that, but not for a disk that does not answer.
+    pub(in crate::driver) fn measure_details(self: &Arc<Self>, extent: Extent) {
+        let task = match extent {
+            Extent::Everything => Task::Measure,
+            Extent::Pools => Task::Figures,
+        };
+        let mut tasks: Vec<Task> = self.pools.names().into_iter().map(task).collect();
         let is_new = |volume: &Arc<Volume>| volume.is_ready() && self.health.examined(&volume.id).is_none();
         if self.store.volumes().iter().any(is_new) {
             tasks.push(Task::Examine);
@@ -42,16 +47,18 @@ impl Driver {
                 self.begin(task);
             }
         }
-        self.details.wait(PATIENCE);
+        self.details.wait(PATIENCE, |task| !matches!(task, Task::Allocated(_)));
     }
 
     /// Does a task in a thread of its own.
-    fn begin(self: &Arc<Self>, task: Task) {
+    pub(super) fn begin(self: &Arc<Self>, task: Task) {
         let (driver, of_thread) = (Arc::clone(self), task.clone());
         let work = move || {
             let _running = Running(&driver.details, &of_thread);
             match &of_thread {
                 Task::Measure(pool) => driver.measure_all_in(pool),
+                Task::Figures(pool) => driver.measure_figures_of(pool),
+                Task::Allocated(pool) => driver.measure_allocated_in(pool),
                 Task::Examine => driver.examine_volumes(),
             }
         };
@@ -69,9 +76,7 @@ impl Driver {
         let there: HashSet<ObjectId> = there.chain(snapshots.iter().map(|s| ObjectId::from(&s.id))).collect();
         self.details.retain(&there);
         let Ok(pool) = self.pools.get(name) else { return };
-        if let Ok(figures) = self.measure_pool(&pool) {
-            self.details.put_pool(name, bytes_of(&figures));
-        }
+        self.measure_figures_of(name);
         let mut here: Vec<&Arc<Volume>> = volumes.iter().filter(|volume| volume.pool() == name).collect();
         here.sort_by_key(|volume| is_counted(volume));
         for volume in here.iter().filter(|volume| !is_counted(volume)) {
@@ -82,6 +87,14 @@ impl Driver {
         }
         for volume in here.iter().filter(|volume| is_counted(volume)) {
             self.details.put(ObjectId::from(&volume.id), self.measure_volume(&pool, volume));
+        }
+    }
+
+    /// Measures one pool without what is in it.
+    fn measure_figures_of(&self, name: &PoolName) {
+        let Ok(pool) = self.pools.get(name) else { return };
+        if let Ok(figures) = self.measure_pool(&pool) {
+            self.details.put_pool(name, bytes_of(&figures));
         }
     }
 
@@ -124,9 +137,13 @@ impl Driver {
     }
 
     fn volume_on_disk(&self, pool: &Pool, volume: &Volume, paths: &VolumePaths) -> Result<OnDisk> {
-        if let Some(image) = paths.image() {
-            return self.image_on_disk(pool, &image);
+        match paths.image() {
+            Some(image) => self.image_on_disk(pool, &image),
+            None => self.directory_on_disk(volume, paths),
         }
+    }
+
+    pub(super) fn directory_on_disk(&self, volume: &Volume, paths: &VolumePaths) -> Result<OnDisk> {
         if let Some(id) = volume.quota {
             match self.os.quotas.quota(&paths.directory, id) {
                 Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => {}

@@ -2,6 +2,7 @@
 //! are as new as the disks allow, and never waits for a disk that does not answer: then the figures are those of the last
 //! measurement, with its time.
 
+mod allocated;
 mod known;
 mod measure;
 
@@ -18,6 +19,14 @@ pub(crate) use known::Known;
 
 /// Entries of a page at most. A message of gRPC has 4 MiB.
 const PAGE: usize = 500;
+
+/// What is measured for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// The pools with all that is in them.
+    Everything,
+    Pools,
+}
 
 /// Where a page ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +57,7 @@ impl Driver {
         self: &Arc<Self>,
         node_id: &str,
         starting_token: Option<&str>,
+        extent: Extent,
     ) -> Result<DetailsPage> {
         if ![self.node_id(), ""].contains(&node_id) {
             let own = self.node_id();
@@ -57,7 +67,7 @@ impl Driver {
         let node = match after {
             Some(_) => None,
             None => {
-                self.measure_details();
+                self.measure_details(extent);
                 Some(self.node_details())
             }
         };
@@ -161,8 +171,8 @@ fn content_of(volume: &Volume) -> String {
     }
 }
 
-/// Returns what a volume is to its callers.
-pub(in crate::driver) fn kind_of(volume: &Volume) -> &'static str {
+/// Returns `volume`, `inline`, `copy` or `left`.
+pub(crate) fn kind_of(volume: &Volume) -> &'static str {
     match volume {
         Volume { copy_of: Some(_), .. } => "copy",
         Volume { retired: Some(_), .. } => "left",

@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::details::Extent;
 use super::locks::Key;
 use super::locks::guarded::Guarded;
 use super::request::token;
@@ -66,7 +67,7 @@ impl Driver {
         self.expect_this_node(node_id)?;
         let after: Option<String> = starting_token.map(token::parse).transpose()?;
         if after.is_none() {
-            self.measure_details();
+            self.measure_details(Extent::Everything);
         }
         let looked = self.look_for_findings();
         let mut page = FindingsPage {

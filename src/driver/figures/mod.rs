@@ -2,6 +2,7 @@
 //! `capacity/figures.rs`.
 
 pub(super) mod durations;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use crate::driver::{Driver, Recovered, TurnFigures};
 use crate::model::health::Severity;
 use crate::model::{BackendKind, Phase, PoolName, Volume};
 use durations::DurationFigures;
+use volumes::OrphanFigures;
+pub use volumes::VolumeFigures;
 
 /// The driver at one moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,8 +31,8 @@ pub struct Figures {
     pub groups: Vec<(Phase, usize)>,
     /// What is left of deleted directories, by pool.
     pub removals: Vec<(PoolName, Waiting)>,
-    /// How many inline volumes have lost their pod, by pool.
-    pub orphans: Vec<(PoolName, usize)>,
+    /// What lies on a disk without a record, has a record without lying there, or has lost its pod, by pool.
+    pub orphans: Vec<OrphanFigures>,
     pub copies: CopyFigures,
     pub copy_turns: TurnFigures,
     pub stream_turns: TurnFigures,
@@ -59,7 +62,7 @@ impl Driver {
             snapshots: by_phase(&snapshots),
             groups: by_phase(&groups),
             removals: self.removals_by_pool(),
-            orphans: self.orphans_by_pool(),
+            orphans: self.orphan_figures(),
             copies: self.copies.figures(),
             copy_turns: self.copy_turns.figures(),
             stream_turns: self.stream_turns.figures(),

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::driver::locks::guarded::Guarded;
-use crate::model::VolumeId;
 use crate::model::health::{Severity, Trouble};
+use crate::model::{Claim, VolumeId};
 
 /// What the last look at each volume found.
 #[derive(Default)]
@@ -43,16 +43,17 @@ impl Known {
     }
 
     /// Keeps what a look found, and logs what has changed. Ignores a look that began before the one that is kept.
-    pub(super) fn put(&self, id: &VolumeId, began: Instant, found: Vec<Trouble>) {
+    pub(super) fn put(&self, (id, claim): (&VolumeId, Option<&Claim>), began: Instant, found: Vec<Trouble>) {
         let found: Arc<[Trouble]> = found.into();
         let Some(before) = self.replace(id, Found { began, troubles: Arc::clone(&found) }) else { return };
+        let claim = claim.map(ToString::to_string);
         let is_new = |trouble: &&Trouble| before.iter().all(|known| known.reason != trouble.reason);
         for Trouble { severity, reason, message } in found.iter().filter(is_new) {
             let severity = severity.as_str();
-            tracing::warn!(volume.id = %id, severity, reason, "volume is not healthy: {message}");
+            tracing::warn!(volume.id = %id, claim, severity, reason, "volume is not healthy: {message}");
         }
         if found.is_empty() && !before.is_empty() {
-            tracing::info!(volume.id = %id, "volume is healthy again");
+            tracing::info!(volume.id = %id, claim, "volume is healthy again");
         }
     }
 
@@ -100,14 +101,14 @@ mod tests {
         let reasons = || known.get(&id).iter().map(|trouble| trouble.reason).collect::<Vec<_>>();
         let earlier = Instant::now();
         let later = earlier + Duration::from_secs(1);
-        known.put(&id, later, trouble());
-        known.put(&id, earlier, Vec::new());
+        known.put((&id, None), later, trouble());
+        known.put((&id, None), earlier, Vec::new());
         assert_eq!(reasons(), ["ImageMissing"]);
-        known.put(&id, later, Vec::new());
-        known.put(&id, earlier, trouble());
+        known.put((&id, None), later, Vec::new());
+        known.put((&id, None), earlier, trouble());
         assert_eq!(reasons(), [""; 0]);
         known.forget(&id);
-        known.put(&id, earlier, trouble());
+        known.put((&id, None), earlier, trouble());
         assert_eq!(reasons(), ["ImageMissing"], "a later volume of the same name");
         known.forget(&id);
         assert_eq!(known.known(), []);

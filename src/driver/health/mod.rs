@@ -38,7 +38,9 @@ impl Driver {
                 Ok(look) => {
                     let found =
                         volumes.iter().filter_map(|volume| Some((volume, self.examine(volume, &look)?)));
-                    found.for_each(|(volume, found)| self.health.put(&volume.id, look.began, found));
+                    found.for_each(|(volume, found)| {
+                        self.health.put((&volume.id, volume.claim.as_ref()), look.began, found)
+                    });
                 }
                 Err(error) => return tracing::warn!(%error, "the health of the volumes is not known"),
             }
@@ -67,7 +69,7 @@ impl Driver {
             let volume = self.ready_volume(id, volume_id)?;
             let look = self.look()?;
             if let Some(found) = self.examine(&volume, &look) {
-                self.health.put(id, look.began, found.clone());
+                self.health.put((id, volume.claim.as_ref()), look.began, found.clone());
                 return Ok((volume, look, found));
             }
         }

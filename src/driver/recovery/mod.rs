@@ -3,15 +3,14 @@
 
 mod settle;
 
-use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::backend::{Mark, gone, presence_of};
+use crate::backend::{gone, presence_of};
+use crate::driver::Driver;
 use crate::driver::locks::Mode;
-use crate::driver::{Driver, Pool};
+use crate::driver::strangers::First;
 use crate::error::{Error, OsContext, Result};
 use crate::model::{GroupSnapshot, Phase, PoolName, Snapshot, Volume, format_exactly};
 
@@ -69,7 +68,7 @@ impl Driver {
             self.recover_volume(&volume, &mut found);
         }
         for pool in self.pools.open() {
-            self.report_strangers(&pool);
+            self.find_strangers(&pool, First::Yes);
             self.pools.recovered(&pool.name);
         }
         // Only the first run is that of the start.
@@ -92,7 +91,8 @@ impl Driver {
             Phase::Ready => Ok(Some(Arc::clone(volume))),
         };
         if let Some(error) = found.failure(result, |volume| self.reconcile(volume)) {
-            tracing::error!(volume.id = %volume.id, phase = ?volume.phase, %error, "volume needs attention");
+            let claim = volume.claim.as_ref().map(ToString::to_string);
+            tracing::error!(volume.id = %volume.id, claim, phase = ?volume.phase, %error, "volume needs attention");
         }
     }
 
@@ -152,7 +152,7 @@ impl Driver {
             self.pools.recovered(pool);
             let Recovered { volumes, snapshots, removed, damaged } = found;
             tracing::info!(%pool, volumes, snapshots, removed, damaged, "recovered what is in the pool");
-            self.report_strangers(&open);
+            self.find_strangers(&open, First::Yes);
         }
     }
 
@@ -264,26 +264,6 @@ impl Driver {
         paths.bytes().expect_whole(&self.os, &paths, snapshot.size_bytes, &what)?;
         self.mend_record_of_snapshot(snapshot, &paths);
         Ok(())
-    }
-
-    /// Names what lies among the volumes and snapshots and has no record. It is left alone: a state file may have been
-    /// restored that is older than it.
-    fn report_strangers(&self, pool: &Pool) {
-        let volumes = self.store.volumes();
-        let directories: HashSet<&str> = volumes.iter().map(|volume| volume.directory().as_str()).collect();
-        let volume = |name: &str| directories.contains(name);
-        let snapshot = |name: &str| name.parse().is_ok_and(|id| self.store.snapshot(&id).is_some());
-        self.report_strangers_in(&pool.path.join("volumes"), volume);
-        self.report_strangers_in(&pool.path.join("snapshots"), snapshot);
-    }
-
-    fn report_strangers_in(&self, directory: &Path, known: impl Fn(&str) -> bool) {
-        match self.os.files.list(directory) {
-            Ok(names) => names.iter().filter(|name| !known(Mark::owner_of(name))).for_each(|name| {
-                tracing::warn!(path = %directory.join(name).display(), "this has no record and is left alone");
-            }),
-            Err(error) => tracing::warn!(path = %directory.display(), %error, "it could not be listed"),
-        }
     }
 
     /// An expansion that a crash cut off left an image and a record of different sizes.

@@ -24,17 +24,17 @@ const OBJECT_NAME_LIMIT: usize = 253;
 pub(super) const KUBERNETES_PREFIX: &str = "csi.storage.k8s.io/";
 
 /// What external-provisioner and external-snapshotter tell of the objects that they act for (`--extra-create-metadata`).
-pub(super) struct Metadata<'a>(pub &'a HashMap<String, String>);
+pub struct Metadata<'a>(pub &'a HashMap<String, String>);
 
 impl Metadata<'_> {
     /// Returns the claim that a volume is for, if all of its names are there.
-    pub(super) fn claim(&self) -> Option<Claim> {
+    pub fn claim(&self) -> Option<Claim> {
         let [namespace, name, persistent_volume] = self.names(["pvc/namespace", "pvc/name", "pv/name"])?;
         Some(Claim { namespace, name, persistent_volume })
     }
 
     /// Returns the VolumeSnapshot that a snapshot is for, if all of its names are there.
-    pub(super) fn snapshot(&self) -> Option<SnapshotObject> {
+    pub fn snapshot(&self) -> Option<SnapshotObject> {
         let [namespace, name, content] =
             self.names(["volumesnapshot/namespace", "volumesnapshot/name", "volumesnapshotcontent/name"])?;
         Some(SnapshotObject { namespace, name, content })

@@ -24,7 +24,7 @@ mod samples;
 
 pub use consistency::consistency;
 pub use controller::*;
-pub use fields::{check_secrets, page, snapshot_of, volume_id, volume_of};
+pub use fields::{Metadata, check_secrets, page, snapshot_of, volume_id, volume_of};
 pub use node::*;
 pub use snapshot::*;
 pub use topology::place;

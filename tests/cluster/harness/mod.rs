@@ -104,6 +104,7 @@ impl Controller {
         let settings = ControllerSettings {
             moves: None,
             move_limits: Default::default(),
+            events: None,
             driver_name: DRIVER.to_owned(),
             attach: true,
             tls_dir: PathBuf::from("/nowhere"),

@@ -96,6 +96,7 @@ fn start_controller(
     let settings = ControllerSettings {
         moves: None,
         move_limits: Default::default(),
+        events: None,
         driver_name: DRIVER.to_owned(),
         attach: true,
         tls_dir: pki.path("controller"),

@@ -63,6 +63,7 @@ impl Certified {
                     forget_nodes,
                     moves: None,
                     move_limits: Default::default(),
+                    events: None,
                 })
             }
         };

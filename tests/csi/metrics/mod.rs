@@ -2,9 +2,11 @@
 
 mod bench;
 mod expiry;
+mod log_objects;
 mod monitoring;
 pub mod scrape;
 mod secrets;
 mod silent;
 mod values;
 mod volume_health;
+mod volumes;

@@ -43,6 +43,12 @@ fn shown() -> Shown {
             known.entry(label).or_default().insert(value);
         }
     }
+    // Of a volume that is not healthy: `metrics::volumes` shows it.
+    let labels = shown["hostloop_volume_capacity_bytes"].clone();
+    let unhealthy = shown.entry("hostloop_volume_unhealthy".to_owned()).or_insert(labels);
+    let severities = ["degraded", "inaccessible", "data_loss"].map(str::to_owned);
+    unhealthy.insert("severity".to_owned(), severities.into());
+    unhealthy.insert("reason".to_owned(), BTreeSet::new());
     // These are there only where a copy stands by: the unit tests of the metrics show them.
     for name in ["hostloop_standby_age_seconds", "hostloop_standby_interval_seconds"] {
         shown.entry(name.to_owned()).or_default().entry("claim".to_owned()).or_default();
@@ -155,6 +161,69 @@ fn alerts_and_dashboard_ask_for_what_is_shown() {
     assert!(wrong.is_empty(), "{wrong:#?}\n{shown:#?}");
     let used: usize = expressions.iter().map(|(_, text)| metrics(text).len()).sum();
     assert!(used >= expressions.len() - 1, "every expression but that of `up` has a metric of ours: {used}");
+}
+
+/// The anchors of the headings of a document, as GitHub and GitLab make them.
+fn anchors(path: &str) -> BTreeSet<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| -> String {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        title
+            .chars()
+            .filter(|c| c.is_alphanumeric() || "-_ ".contains(*c))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect()
+    };
+    headings.map(anchor).collect()
+}
+
+/// Labels with the name of a claim.
+const CLAIMS: [&str; 2] = ["persistentvolumeclaim", "claim"];
+
+#[test]
+fn alerts_name_claims_and_sections_that_exist() {
+    let (shown, alerts) =
+        (shown(), serde_saphyr::from_str::<Value>(&file("hostloop-alerts.yaml")).expect("YAML"));
+    let groups = alerts["spec"]["groups"].as_array().expect("groups");
+    let mut of_claims = 0;
+    for rule in groups.iter().flat_map(|group| group["rules"].as_array().expect("rules")) {
+        let url = rule["annotations"]["runbook_url"].as_str().unwrap_or_else(|| panic!("no runbook: {rule}"));
+        let (path, anchor) = url.split_once('#').expect("an anchor");
+        assert!(anchors(path).contains(anchor), "{url}: there is no such heading");
+        let metrics = metrics(rule["expr"].as_str().expect("an expression"));
+        let mut labels =
+            metrics.iter().filter_map(|(name, _)| shown.get(name)).flat_map(|labels| labels.keys());
+        if let Some(claim) = labels.find(|label| CLAIMS.contains(&label.as_str())) {
+            let summary = rule["annotations"]["summary"].as_str().expect("a summary");
+            assert!(summary.contains(&format!("$labels.{claim} ")), "the claim is not named: {rule}");
+            of_claims += 1;
+        }
+    }
+    assert!(of_claims >= 3, "unhealthy and lost volumes, and late copies");
+}
+
+#[test]
+fn the_dashboard_has_tables_of_volumes_and_nodes() {
+    let dashboard: Value = serde_json::from_str(&file("hostloop-dashboard.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let asks = |panel: &Value| panel["targets"].to_string();
+    for metric in ["hostloop_volume_allocated_bytes", "hostloop_volume_unhealthy"] {
+        let table = panels.iter().find(|panel| panel["type"] == "table" && asks(panel).contains(metric));
+        table.unwrap_or_else(|| panic!("no table of {metric}"));
+    }
+    let variables = dashboard["templating"]["list"].as_array().expect("variables");
+    assert!(variables.iter().any(|variable| variable["name"] == "node"), "{variables:?}");
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        assert!(
+            asks(panel).contains("node=~"),
+            "it shows all nodes, whatever was chosen: {}",
+            panel["title"]
+        );
+    }
+    let ids: BTreeSet<i64> = panels.iter().filter_map(|panel| panel["id"].as_i64()).collect();
+    assert_eq!(ids.len(), panels.len(), "each panel has a number of its own");
 }
 
 #[test]

@@ -22,9 +22,15 @@ pub fn address() -> SocketAddr {
     SocketAddr::from(([127, 1 + high % 254, low, b], 9000 + u16::from(a)))
 }
 
-/// A driver with metrics.
+/// A driver with metrics, also of each volume.
 pub fn watched(os: Os, settings: &Settings, address: SocketAddr) -> Server {
-    let operation = OperationConfig { metrics_listen: Some(address), ..OperationConfig::default() };
+    watched_up_to(100, os, settings, address)
+}
+
+/// A driver with metrics, and of each volume if it has at most so many.
+pub fn watched_up_to(volume_metrics: usize, os: Os, settings: &Settings, address: SocketAddr) -> Server {
+    let metrics_listen = Some(address);
+    let operation = OperationConfig { metrics_listen, volume_metrics, ..OperationConfig::default() };
     Server::try_start_with(os, settings, operation).expect("the server starts")
 }
 

@@ -11,7 +11,7 @@ use crate::life::*;
 use crate::support::*;
 
 fn page(rig: &Rig, token: &str) -> peer::ListDetailsResponse {
-    rig.ok(peer::ListDetailsRequest { node_id: String::new(), token: token.to_owned() })
+    rig.ok(peer::ListDetailsRequest { node_id: String::new(), token: token.to_owned(), pools_only: false })
 }
 
 fn only_volume(rig: &Rig) -> peer::VolumeDetails {
@@ -92,7 +92,10 @@ fn many_volumes_come_in_pages() {
         first.volumes.iter().chain(&second.volumes).map(|volume| volume.id.as_str()).collect();
     ids.dedup();
     assert!(ids.len() == 501 && ids.is_sorted());
-    rig.fails(Code::Aborted, peer::ListDetailsRequest { node_id: String::new(), token: "x".to_owned() });
+    rig.fails(
+        Code::Aborted,
+        peer::ListDetailsRequest { node_id: String::new(), token: "x".to_owned(), pools_only: false },
+    );
 }
 
 #[test]
@@ -101,7 +104,25 @@ fn a_socket_answers_no_other_question_of_peers() {
     let known = rig.ok(peer::ListNodesRequest {});
     let ids: Vec<&str> = known.nodes.iter().map(|node| node.node_id.as_str()).collect();
     assert_eq!(ids, [NODE]);
-    rig.fails(Code::NotFound, peer::ListDetailsRequest { node_id: "other".to_owned(), token: String::new() });
+    rig.fails(
+        Code::NotFound,
+        peer::ListDetailsRequest { node_id: "other".to_owned(), token: String::new(), pools_only: false },
+    );
     rig.fails(Code::Unimplemented, peer::FindVolumeRequest { volume_id: "x".to_owned() });
     rig.fails(Code::Unimplemented, peer::ForgetVolumeRequest { volume_id: "x".to_owned() });
+}
+
+/// For a look every minute: no extents are read and no filesystem is asked.
+#[test]
+fn a_short_answer_measures_pools_only() {
+    let rig = Rig::new();
+    rig.published("fs", mount());
+    let short = peer::ListDetailsRequest { pools_only: true, ..Default::default() };
+    let seen = rig.ok(short);
+    let [volume] = &seen.volumes[..] else { panic!("one volume") };
+    assert_eq!((volume.disk_bytes, volume.used_bytes), (None, None), "it was not measured");
+    assert!(volume.examined, "its health is known");
+    let pools = seen.node.expect("the node").pools;
+    assert!(pools.iter().all(|pool| pool.measured_ns > 0 && pool.size_bytes > 0), "{pools:?}");
+    assert!(only_volume(&rig).disk_bytes.is_some());
 }

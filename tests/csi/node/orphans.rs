@@ -50,7 +50,7 @@ fn reasons(driver: &Driver) -> Vec<(String, String)> {
 }
 
 fn count(driver: &Driver) -> usize {
-    driver.figures().orphans.iter().map(|(_, count)| count).sum()
+    driver.figures().orphans.iter().map(|orphans| orphans.inline).sum()
 }
 
 fn left(rig: &Rig) -> Vec<String> {

@@ -65,6 +65,15 @@ The directory itself is never made, as it would be on another disk. Argument: $
 {{- toJson $mounts -}}
 {{- end -}}
 
+{{/*
+The most volumes of a node with metrics of each one. They have the names of claims: by default they are there only if the chart
+lets nobody read the metrics but whom metricsFrom names. Argument: $
+*/}}
+{{- define "hostloop.volumeMetrics" -}}
+{{- $closed := and .Values.networkPolicy.enabled .Values.networkPolicy.metricsFrom -}}
+{{- if ne (toString .Values.metrics.volumes) "auto" -}}{{ int .Values.metrics.volumes }}{{- else -}}{{ ternary 1000 0 (not (empty $closed)) }}{{- end -}}
+{{- end -}}
+
 {{/* Arguments of the driver on a node. Argument: $ */}}
 {{- define "hostloop.nodeArgs" -}}
 - serve
@@ -111,6 +120,7 @@ The directory itself is never made, as it would be on another disk. Argument: $
 - --health-listen={{ include "hostloop.listen" (dict "root" . "port" .Values.health.port) }}
 {{- if .Values.metrics.enabled }}
 - --metrics-listen={{ include "hostloop.listen" (dict "root" . "port" .Values.metrics.port) }}
+- --volume-metrics={{ include "hostloop.volumeMetrics" . }}
 {{- end }}
 - --log-level={{ .Values.log.level }}
 - --log-format={{ .Values.log.format }}
