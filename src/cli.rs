@@ -239,6 +239,12 @@ pub struct ServeArgs {
     #[arg(value_parser = Value(maybe(str::parse::<QuotaIds>)))]
     pub quota_ids: Option<Maybe<QuotaIds>>,
 
+    /// Directories of this node below which `hostloop adopt` may take an image file or a directory to make a volume of it,
+    /// separated by ; and as this process sees them. Whoever may call this socket, or a controller, can have that done
+    /// [default: none, and nothing is adopted]
+    #[arg(long, env = "HOSTLOOP_ADOPT_FROM", value_name = "DIR[;DIR]...", value_parser = Value(directories))]
+    pub adopt_from: Vec<List<PathBuf>>,
+
     /// kubelet's directory, such as /var/lib/kubelet. If set, staging and target paths must be below it
     #[arg(long, env = "HOSTLOOP_KUBELET_DIR", value_name = "DIR", value_parser = Value(maybe(absolute)))]
     pub kubelet_dir: Option<Maybe<PathBuf>>,

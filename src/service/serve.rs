@@ -54,13 +54,14 @@ pub fn add_peer_services(driver: &Arc<Driver>, permits: Arc<dyn Permits>, routes
     add_peer(&table, routes);
 }
 
-/// Adds what people who look at the cluster call (`hostloop volumes`), and nothing else of the protocol between processes.
-/// Whoever can connect to the socket of a node can do more than look already.
+/// Adds what people call (`hostloop volumes`, `hostloop adopt`), and nothing else of the protocol between processes.
+/// Whoever can connect to the socket of a node can make and delete volumes already.
 pub fn add_details_service(driver: &Arc<Driver>, routes: &mut RoutesBuilder) {
     let node = Node { driver: Arc::clone(driver), permits: Arc::new(NoPermits) };
     let mut served = Served { node, table: Table::default() };
     served.question::<peer::ListNodesRequest>();
     served.call::<peer::ListDetailsRequest>();
+    served.call::<peer::AdoptVolumeRequest>();
     add_peer(&Arc::new(served.table), routes);
 }
 

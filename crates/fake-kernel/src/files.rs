@@ -11,7 +11,7 @@ use super::resolve::Last;
 use super::tree::{FsId, Node, NodeRef};
 use super::world::{Resolved, World};
 use super::{Outcome, Process};
-use hostloop_kernel::{BlockDevice, FileKind, FileStat, Files, LogFile, Space};
+use hostloop_kernel::{BlockDevice, FileKind, FileStat, Files, LogFile, Pinned, Space};
 
 /// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
 const MAX_READ: u64 = 1 << 30;
@@ -30,7 +30,8 @@ impl World {
             Node::Device { rdev, block: true } => (FileKind::BlockDevice, 0, 0, *rdev),
             Node::Device { rdev, block: false } => (FileKind::Other, 0, 0, *rdev),
         };
-        Ok(Some(FileStat { kind, id: self.file_id(place.mount, place.node), size, allocated, rdev }))
+        let links = u64::from(self.inode(place.node).links);
+        Ok(Some(FileStat { kind, id: self.file_id(place.mount, place.node), size, allocated, rdev, links }))
     }
 
     /// EIO of a filesystem that a test has made fail.
@@ -163,6 +164,10 @@ impl World {
 impl Files for Process {
     fn stat(&self, path: &Path) -> io::Result<Option<FileStat>> {
         self.look("stat", path.display(), |world| world.stat(path))
+    }
+
+    fn open_below(&self, directory: &Path, below: &Path) -> io::Result<Pinned> {
+        self.pin_below(directory, below)
     }
 
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {

@@ -1,4 +1,4 @@
-//! The questions of people who look at the cluster: which nodes there are, and what is on one of them. The caller asks for each
+//! What people ask of the cluster: which nodes there are, what is on one of them, and that a node makes a volume of what others have made. The caller asks for each
 //! node on its own, so that a node that is down costs its own answer only. The message of a node goes on as it is.
 
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use crate::wire::{details, peer};
 
 /// How long a node may take for a page. The caller waits longer (`cluster/details.rs`), so that it gets the reason.
 const LIMIT: Duration = Duration::from_secs(4);
+/// How long a node may take to make a volume of what others have made before its caller asks again.
+const LONGEST: Duration = Duration::from_secs(60);
 
 impl Router {
     /// Returns what is served to people who look at the cluster, and nothing else.
@@ -38,6 +40,11 @@ impl Router {
         table.raw::<peer::ListDetailsRequest>(move |request| {
             let router = router.clone();
             Box::pin(async move { router.list_details(request).await })
+        });
+        let router = self.clone();
+        table.raw::<peer::AdoptVolumeRequest>(move |request| {
+            let router = router.clone();
+            Box::pin(async move { router.adopt_volume(request).await })
         });
         table
     }
@@ -70,8 +77,7 @@ impl Router {
         let asked = observe(decode::<peer::ListDetailsRequest>(&bytes)?, &bytes);
         let node_id = asked.node_id;
         let members = self.members()?;
-        let missing = || Error::NotFound(format!("there is no node {node_id:?} in the cluster"));
-        let member = members.with_id(&node_id).ok_or_else(missing)?;
+        let member = members.with_id(&node_id).ok_or_else(|| no_node(&node_id))?;
         let page = self.pass_if_up::<peer::ListDetailsRequest>(member, &envelope, bytes).await;
         page.map(Response::new).map_err(|status| match status.code() {
             Code::DeadlineExceeded => {
@@ -81,4 +87,22 @@ impl Router {
             _ => status,
         })
     }
+
+    /// Has a node make a volume of what others have made. The node goes on if its caller gives up.
+    ///
+    /// # Errors
+    /// Those of the node; NOT_FOUND if there is no such node, UNAVAILABLE with its name if it does not answer.
+    async fn adopt_volume(&self, request: Request<Bytes>) -> Answer<Bytes> {
+        let envelope = Envelope::of(&request).within(LONGEST);
+        let bytes = request.into_inner();
+        let asked = observe(decode::<peer::AdoptVolumeRequest>(&bytes)?, &bytes);
+        let members = self.members()?;
+        let member = members.with_id(&asked.node_id).ok_or_else(|| no_node(&asked.node_id))?;
+        let answer = self.pass_if_up::<peer::AdoptVolumeRequest>(member, &envelope, bytes).await;
+        answer.map(Response::new)
+    }
+}
+
+fn no_node(node_id: &str) -> Error {
+    Error::NotFound(format!("there is no node {node_id:?} in the cluster"))
 }
