@@ -2,6 +2,7 @@
 //! its value. What several flags mean together is [`crate::config`]'s.
 
 mod admin;
+mod adopt;
 mod bench;
 mod certs;
 mod completions;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 pub use self::admin::{AdminCommand, ClusterArgs, EvacuateArgs, MoveArgs, PromoteArgs, StatusArgs, parse};
+pub use self::adopt::AdoptArgs;
 pub use self::bench::{BenchArgs, Candidate};
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
 pub use self::completions::{CompletionsArgs, completions};
@@ -82,6 +84,9 @@ pub enum Command {
     Inspect(InspectCommand),
     #[command(flatten)]
     Admin(AdminCommand),
+    /// Make a volume of an image file, of a directory, or of a claim of another driver
+    #[command(after_help = adopt::AFTER_ADOPT)]
+    Adopt(AdoptArgs),
     /// Print the script with which a shell completes commands and flags
     #[command(after_help = completions::AFTER)]
     Completions(CompletionsArgs),

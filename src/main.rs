@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Command::State(args) => state_task(&args, host_name()).map(|task| state(&task)),
         Command::Certs(args) => certs_task(&args).map(|task| certs(&task)),
         Command::Inspect(command) => return administer(program, |end| admin::inspect(command, end)),
+        Command::Adopt(args) => return administer(program, |end| admin::adopt(args, end)),
         Command::Admin(command) => return administer(program, |end| admin::run(command, program, end)),
         Command::Completions(args) => return print(&completions(args.shell)),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),

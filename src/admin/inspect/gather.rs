@@ -83,23 +83,9 @@ impl Asker {
         {
             return Ok((source, nodes));
         }
-        let source = self.connect().await?;
+        let source = connect(self.cluster.as_ref(), &self.args).await?;
         let nodes = source.ask_all().await?;
         Ok((source, nodes))
-    }
-
-    async fn connect(&self) -> Result<Source, String> {
-        let namespace = self.args.driver_namespace.as_deref();
-        match (&self.cluster, &self.args.endpoint) {
-            (Some(cluster), _) => cluster.controller(&self.args.driver_name, namespace).await,
-            (None, Some(Endpoint::Unix(path))) => Source::at(path).await,
-            (None, Some(Endpoint::Tcp(address))) => {
-                let stream = timeout(PATIENCE, TcpStream::connect(address)).await;
-                let stream = stream.map_err(|_| format!("connect to {address}: no answer"))?;
-                Source::over(stream.map_err(|error| format!("connect to {address}: {error}"))?).await
-            }
-            (None, None) => Err("use --endpoint, or a kubeconfig".to_owned()),
-        }
     }
 
     async fn lists(&self, wanted: Wanted<'_>, driver: &str) -> (Objects, BTreeSet<String>) {
@@ -120,6 +106,27 @@ impl Asker {
         objects.pods = kept(pods, "list pods", &mut problems);
         objects.snapshots = kept(snapshots, "list VolumeSnapshotContents", &mut problems);
         (objects, problems)
+    }
+}
+
+/// Connects to a controller, or to the process at the socket that is named.
+///
+/// # Errors
+/// Why there is no connection.
+pub(in crate::admin) async fn connect(
+    cluster: Option<&Cluster>,
+    args: &SourceArgs,
+) -> Result<Source, String> {
+    let namespace = args.driver_namespace.as_deref();
+    match (cluster, &args.endpoint) {
+        (Some(cluster), _) => cluster.controller(&args.driver_name, namespace).await,
+        (None, Some(Endpoint::Unix(path))) => Source::at(path).await,
+        (None, Some(Endpoint::Tcp(address))) => {
+            let stream = timeout(PATIENCE, TcpStream::connect(address)).await;
+            let stream = stream.map_err(|_| format!("connect to {address}: no answer"))?;
+            Source::over(stream.map_err(|error| format!("connect to {address}: {error}"))?).await
+        }
+        (None, None) => Err("use --endpoint, or a kubeconfig".to_owned()),
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub(super) use self::gather::connect;
 use self::gather::{Asker, Found, Wanted};
 use super::Outcome;
 use super::api::Cluster;
@@ -50,7 +51,7 @@ pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome 
     }
 }
 
-fn cluster_args(source: &SourceArgs) -> ClusterArgs {
+pub(super) fn cluster_args(source: &SourceArgs) -> ClusterArgs {
     ClusterArgs {
         kubeconfig: source.kubeconfig.clone(),
         context: source.context.clone(),
@@ -152,7 +153,7 @@ impl Session {
 }
 
 /// Returns a text that a terminal only shows: what a node or an object is named may hold escape sequences.
-fn harmless(text: &str) -> String {
+pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() && letter != '\n' { ' ' } else { letter }).collect()
 }
 
