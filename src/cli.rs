@@ -2,6 +2,7 @@
 //! its value. What several flags mean together is [`crate::config`]'s.
 
 mod admin;
+mod adopt;
 mod bench;
 mod bundle;
 mod certs;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 pub use self::admin::{AdminCommand, ClusterArgs, EvacuateArgs, MoveArgs, PromoteArgs, StatusArgs, parse};
+pub use self::adopt::AdoptArgs;
 pub use self::bench::{BenchArgs, Candidate};
 pub use self::bundle::BundleArgs;
 pub(crate) use self::certs::{CertsArgs, CertsCommand, InitArgs, IssueArgs};
@@ -92,6 +94,9 @@ pub enum Command {
     SupportBundle(BundleArgs),
     #[command(flatten)]
     Admin(AdminCommand),
+    /// Make a volume of an image file, of a directory, or of a claim of another driver
+    #[command(after_help = adopt::AFTER_ADOPT)]
+    Adopt(AdoptArgs),
     /// Print the script with which a shell completes commands and flags
     #[command(after_help = completions::AFTER)]
     Completions(CompletionsArgs),
@@ -262,6 +267,12 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_QUOTA_IDS", value_name = "FIRST-LAST")]
     #[arg(value_parser = Value(maybe(str::parse::<QuotaIds>)))]
     pub quota_ids: Option<Maybe<QuotaIds>>,
+
+    /// Directories of this node below which `hostloop adopt` may take an image file or a directory to make a volume of it,
+    /// separated by ; and as this process sees them. Whoever may call this socket, or a controller, can have that done
+    /// [default: none, and nothing is adopted]
+    #[arg(long, env = "HOSTLOOP_ADOPT_FROM", value_name = "DIR[;DIR]...", value_parser = Value(directories))]
+    pub adopt_from: Vec<List<PathBuf>>,
 
     /// kubelet's directory, such as /var/lib/kubelet. If set, staging and target paths must be below it
     #[arg(long, env = "HOSTLOOP_KUBELET_DIR", value_name = "DIR", value_parser = Value(maybe(absolute)))]

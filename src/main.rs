@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         Command::SupportBundle(args) => {
             return administer(program, |end| admin::support_bundle(args, end));
         }
+        Command::Adopt(args) => return administer(program, |end| admin::adopt(args, end)),
         Command::Admin(command) => return administer(program, |end| admin::run(command, program, end)),
         Command::Completions(args) => return print(&completions(args.shell)),
         Command::FreezeGuard(args) => return guard(Duration::from_millis(args.limit_ms)),

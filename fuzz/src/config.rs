@@ -42,7 +42,8 @@ pub fn run(input: &[u8]) {
             }
         }
         // These act at once on what they are given.
-        Command::Certs(_)
+        Command::Adopt(_)
+        | Command::Certs(_)
         | Command::Admin(_)
         | Command::Inspect(_)
         | Command::Doctor(_)

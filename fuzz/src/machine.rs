@@ -40,6 +40,7 @@ pub fn settings(node_id: &str) -> Settings {
         inline: InlineSettings::default(),
         kubelet_dir: Some(PathBuf::from(KUBELET)),
         quota_ids: Default::default(),
+        adopt_from: Vec::new(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The calls of the API server that the commands make, each with the right that it needs (docs/moving.md).
 
+pub(super) mod adopt;
 pub(super) mod bundle;
 pub(super) mod doctor;
 pub(super) mod inspect;

@@ -3,6 +3,7 @@
 //! delete VolumeMoves, and follow what the controller (`cluster/moves/`) writes into them and into VolumeReplicas. They keep
 //! nothing: each command can be ended and started again.
 
+mod adopt;
 mod api;
 mod ask;
 mod bundle;
@@ -26,7 +27,7 @@ use self::follow::Follow;
 use self::screen::Screen;
 use self::seen::Name;
 use self::wait::{Until, Waited};
-use crate::cli::{AdminCommand, BundleArgs, ClusterArgs, DoctorArgs, InspectCommand, MoveArgs};
+use crate::cli::{AdminCommand, AdoptArgs, BundleArgs, ClusterArgs, DoctorArgs, InspectCommand, MoveArgs};
 use crate::cluster::moves::resources::{Target, VolumeMoveSpec, When};
 use crate::shutdown::Shutdown;
 
@@ -66,6 +67,11 @@ pub fn run(
             }
         }
     })
+}
+
+/// Runs `hostloop adopt`. The future is boxed as that of [`run`] is.
+pub fn adopt(args: AdoptArgs, shutdown: Shutdown) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    Box::pin(adopt::run(args, shutdown))
 }
 
 /// Runs a command that shows what is in the cluster. The future is boxed as that of [`run`] is.

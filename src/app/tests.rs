@@ -37,6 +37,7 @@ fn machine() -> Machine {
         inline: InlineSettings::default(),
         kubelet_dir: None,
         quota_ids: Default::default(),
+        adopt_from: Vec::new(),
     };
     let server = ServerConfig {
         endpoint: Endpoint::Unix(dir.path().join("csi.sock")),

@@ -234,7 +234,7 @@ fn prepare_existing(place: Place<'_>, image: &Path) {
     }
 }
 
-fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
+pub(super) fn resize(place: Place<'_>, image: &Path, bytes: u64) -> std::io::Result<()> {
     match is_thick(place) {
         false => place.os.images.set_size(image, bytes),
         true => place.os.images.allocate(image, bytes),

@@ -3,6 +3,7 @@
 //! device or a directory. Between an image and what is on it is its loop device (`device`). Nothing here caches: the
 //! kernel is asked each time what is mounted or attached. The driver decides which calls are allowed when.
 
+mod adopt;
 mod bind;
 mod block;
 mod bytes;
@@ -27,6 +28,7 @@ mod tree;
 mod uses;
 mod writers;
 
+pub(crate) use adopt::{copy_in, expect_same, prepare_place, prepare_renamed};
 pub(crate) use bytes::{
     Bytes, GoOn, Shape, VolumePaths, begin_deletion, gone, move_files, prepare_files, remove_files,
     remove_large_files, sync_copied, sync_files,

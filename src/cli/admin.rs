@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use super::adopt::{AFTER_ADOPT, AdoptArgs};
 use super::bundle::{AFTER_BUNDLE, BundleArgs};
 use super::doctor::{AFTER_DOCTOR, DoctorArgs};
 use super::inspect::InspectCommand;
@@ -233,6 +234,9 @@ enum PluginCommand {
     SupportBundle(BundleArgs),
     #[command(flatten)]
     Admin(AdminCommand),
+    /// Make a volume of an image file, of a directory, or of a claim of another driver
+    #[command(after_help = AFTER_ADOPT)]
+    Adopt(AdoptArgs),
 }
 
 /// Reads a command line. The first word is the name by which the binary was called: as `kubectl-hostloop`, it has the
@@ -252,6 +256,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<(Command, &'st
         PluginCommand::Doctor(args) => Command::Doctor(args),
         PluginCommand::SupportBundle(args) => Command::SupportBundle(args),
         PluginCommand::Admin(command) => Command::Admin(command),
+        PluginCommand::Adopt(args) => Command::Adopt(args),
     };
     Ok((command, AS_PLUGIN))
 }
@@ -345,7 +350,9 @@ mod tests {
     #[test]
     fn the_help_of_the_plug_in_calls_it_as_its_users_do() {
         let help = |line: &str| read(line).unwrap_err().to_string();
-        for command in ["move", "evacuate", "status", "promote", "volumes", "volume", "snapshots", "nodes"] {
+        for command in
+            ["move", "evacuate", "status", "promote", "adopt", "volumes", "volume", "snapshots", "nodes"]
+        {
             let text = help(&format!("kubectl-hostloop {command} --help"));
             assert!(text.contains(&format!("Usage: kubectl hostloop {command}")), "{text}");
             let examples = text.lines().filter(|line| line.trim().starts_with("hostloop"));

@@ -127,6 +127,11 @@ pub(super) fn node_ids(text: &str) -> Result<List<String>> {
     list(text, ';', node_id)
 }
 
+/// Absolute paths of directories.
+pub(super) fn directories(text: &str) -> Result<List<PathBuf>> {
+    list(text, ';', absolute)
+}
+
 /// Names, whatever they are.
 pub(super) fn names(text: &str) -> Result<List<String>> {
     list(text, ',', |name| Ok(name.to_owned()))

@@ -14,11 +14,14 @@ use tonic::{Code, Response, Status};
 use super::answers::LARGEST_ANSWER;
 use super::router::{Stream, describe, open};
 use crate::model::details::{DetailsPage, KnownNode, NodeDetails, SnapshotDetails, VolumeDetails};
+use crate::model::{Adoption, AdoptionOrder};
 use crate::wire::peer::peer_client::PeerClient;
-use crate::wire::{details, peer};
+use crate::wire::{adopt, details, peer};
 
 /// How long one node may take for all of its answer.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the answer to one request for an adoption is waited for.
+pub const ADOPT_PATIENCE: Duration = Duration::from_secs(10);
 /// The largest page, in bytes.
 const LARGEST_PAGE: usize = 4 << 20;
 /// The pages that one node may send: half a million volumes and snapshots.
@@ -50,6 +53,17 @@ impl NodeAnswer {
 pub struct AskedNode {
     pub known: KnownNode,
     pub answer: Result<NodeAnswer, String>,
+}
+
+/// Why there is no volume yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotAdopted {
+    /// The node works on it: the same request again finds it, or says how far that is.
+    Working(String),
+    /// The same request again may be answered otherwise.
+    Later(String),
+    /// It failed, or something has to be changed first.
+    Refused(String),
 }
 
 /// A connection to a process that answers.
@@ -99,6 +113,24 @@ impl Source {
             AskedNode { answer: answer.unwrap_or_else(|_| late()), known }
         };
         Ok(join_all(known.into_iter().map(ask)).await)
+    }
+
+    /// Has a volume made of what others have made. The node goes on if there is no answer in time.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn adopt(&self, order: &AdoptionOrder) -> Result<Adoption, NotAdopted> {
+        let mut client = self.client();
+        let answer = timeout(ADOPT_PATIENCE, client.adopt_volume(adopt::encode_order(order))).await;
+        let answer = answer.map_err(|_| NotAdopted::Working("the node works on it".to_owned()))?;
+        match answer {
+            Ok(answer) => Ok(adopt::decode_answer(answer.into_inner())),
+            Err(status) => match status.code() {
+                Code::Aborted | Code::DeadlineExceeded => Err(NotAdopted::Working(why(&status))),
+                Code::Unavailable => Err(NotAdopted::Later(why(&status))),
+                _ => Err(NotAdopted::Refused(why(&status))),
+            },
+        }
     }
 
     /// Makes sure that the process answers.

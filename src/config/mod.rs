@@ -111,6 +111,7 @@ fn settings(args: &ServeArgs, host_name: Option<String>) -> Result<Settings, Con
         max_volume_bytes: rounded(args.max_volume_size.unwrap_or(DEFAULT_MAX_VOLUME), 0),
         kubelet_dir: args.kubelet_dir.clone().flatten(),
         quota_ids: args.quota_ids.flatten().unwrap_or_default(),
+        adopt_from: args.adopt_from.iter().flatten().cloned().collect(),
     })
 }
 

@@ -77,7 +77,7 @@ const NODE: &[RoleName] = &[RoleName::Node];
 const CONTROLLER: &[RoleName] = &[RoleName::Controller];
 
 /// Every flag that belongs to some roles only: its field in [`ServeArgs`], whether it was given, and those roles.
-fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 28] {
+fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 29] {
     let operation = &args.operation;
     [
         ("peer_listen", args.peer_listen.is_some(), NODE),
@@ -104,6 +104,7 @@ fn given(args: &ServeArgs) -> [(&'static str, bool, &'static [RoleName]); 28] {
         ("inline_backends", args.inline_backends.iter().flatten().next().is_some(), VOLUMES),
         ("kubelet_dir", matches!(args.kubelet_dir, Some(Some(_))), VOLUMES),
         ("quota_ids", matches!(args.quota_ids, Some(Some(_))), VOLUMES),
+        ("adopt_from", args.adopt_from.iter().flatten().next().is_some(), VOLUMES),
         ("register", operation.register, VOLUMES),
         ("max_copies", matches!(operation.max_copies, Some(Some(_))), VOLUMES),
         ("max_streams", matches!(operation.max_streams, Some(Some(_))), VOLUMES),

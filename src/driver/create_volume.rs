@@ -146,7 +146,7 @@ impl Driver {
     pub(super) fn acknowledge_volume(&self, volume: Arc<Volume>) -> Result<Arc<Volume>> {
         // Where the pool is away, they go when it is back.
         let Ok(paths) = self.paths(&volume) else { return Ok(volume) };
-        if volume.source.is_some() {
+        if volume.is_made_of_something() {
             Mark::Making.clear(&self.os, &paths)?;
         }
         if Mark::Deleting.is_set(&self.os, &paths)? {
@@ -197,7 +197,7 @@ impl Driver {
     }
 
     /// The record of a new volume, with everything decided.
-    fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
+    pub(super) fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
         let Wanted { id, name, size, capabilities, parameters, as_copy, generation, .. } = wanted;
         let (inline_target, claim) = (wanted.inline_target, wanted.claim);
         let copy_of = as_copy.then(|| first_cut(origin, generation)).transpose()?;

@@ -4,6 +4,7 @@
 //! What several RPCs share is in folders named after the mechanism. The RPCs of the protocol between nodes are in
 //! `pull/source`, on the side that is read from, and those with which a controller moves a volume in `moves`.
 
+mod adopt;
 mod capacity;
 mod controller_expand_volume;
 mod controller_get_volume;

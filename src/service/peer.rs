@@ -12,7 +12,7 @@ use crate::driver::{Driver, Extent};
 use crate::error::Result;
 use crate::model::Timestamp;
 use crate::model::details::KnownNode;
-use crate::wire::{details, findings, peer, pull, reserve};
+use crate::wire::{adopt, details, findings, peer, pull, reserve};
 
 declare! { each of peer;
     question HelloRequest = |facts| peer::HelloResponse {
@@ -184,6 +184,21 @@ declare! { each of peer;
         }));
         peer::ListNodesResponse { nodes: itself.into_iter().collect(), version: env!("CARGO_PKG_VERSION").to_owned() }
     };
+    // An administrator has a volume made of what others have made.
+    call AdoptVolumeRequest {
+        logs: "node.id" = node_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| {
+            let node_id = request.node_id.clone();
+            adopt::request(request).map(|request| (node_id, request))
+        };
+        work: |driver, (node_id, request)| {
+            driver.expect_named(&node_id)?;
+            let adopted = driver.adopt_volume(&request)?;
+            let what = (adopted.volume.as_deref(), adopted.way);
+            Ok(adopt::encode(what, adopted.left.as_deref(), adopted.made, driver.settings()))
+        };
+    }
     call ListDetailsRequest {
         logs: "node.id" = node_id;
         route: |_| Route::Peers(Callers::Controllers);

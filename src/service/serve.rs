@@ -54,8 +54,8 @@ pub fn add_peer_services(driver: &Arc<Driver>, permits: Arc<dyn Permits>, routes
     add_peer(&table, routes);
 }
 
-/// Adds what people call who look at the cluster and mend it (`hostloop volumes`, `hostloop doctor`), and nothing else of the protocol
-/// between processes. A process that can connect to the socket of a node can do more already.
+/// Adds what people call who look at the cluster and mend it (`hostloop volumes`, `hostloop doctor`, `hostloop adopt`), and nothing else
+/// of the protocol between processes. A process that can connect to the socket of a node can make and delete volumes already.
 pub fn add_details_service(driver: &Arc<Driver>, routes: &mut RoutesBuilder) {
     let node = Node { driver: Arc::clone(driver), permits: Arc::new(NoPermits) };
     let mut served = Served { node, table: Table::default() };
@@ -63,6 +63,7 @@ pub fn add_details_service(driver: &Arc<Driver>, routes: &mut RoutesBuilder) {
     served.call::<peer::ListDetailsRequest>();
     served.call::<peer::ListFindingsRequest>();
     served.call::<peer::FixFindingRequest>();
+    served.call::<peer::AdoptVolumeRequest>();
     add_peer(&Arc::new(served.table), routes);
 }
 

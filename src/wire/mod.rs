@@ -1,6 +1,7 @@
 //! The protocol: the generated types of [`hostloop_proto`], and their conversion to the model and back. All validation
 //! of requests is in [`decode`]; nothing in here does I/O.
 
+pub(crate) mod adopt;
 pub mod decode;
 pub mod details;
 pub(crate) mod encode;

@@ -116,5 +116,6 @@ pub fn settings(id: &str) -> Settings {
         inline: InlineSettings::default(),
         kubelet_dir: None,
         quota_ids: Default::default(),
+        adopt_from: Vec::new(),
     }
 }

@@ -12,7 +12,7 @@ use super::resolve::Last;
 use super::tree::{FsId, Node, NodeRef};
 use super::world::{Resolved, World};
 use super::{Outcome, Process};
-use hostloop_kernel::{BlockDevice, FileKind, FileStat, Files, LogFile, Space};
+use hostloop_kernel::{BlockDevice, FileKind, FileStat, Files, LogFile, Pinned, Space};
 
 /// A whole file larger than this is not read at once: the caller has mistaken an image for a small file.
 const MAX_READ: u64 = 1 << 30;
@@ -33,7 +33,8 @@ impl World {
             Node::Device { rdev, block: true } => (FileKind::BlockDevice, 0, 0, *rdev),
             Node::Device { rdev, block: false } => (FileKind::Other, 0, 0, *rdev),
         };
-        Ok(Some(FileStat { kind, id: self.file_id(place.mount, place.node), size, allocated, rdev }))
+        let links = u64::from(self.inode(place.node).links);
+        Ok(Some(FileStat { kind, id: self.file_id(place.mount, place.node), size, allocated, rdev, links }))
     }
 
     /// EIO of a filesystem that a test has made fail.
@@ -173,6 +174,10 @@ impl Files for Process {
             let at = world.changed.get(path).copied().unwrap_or_else(|| UNIX_EPOCH + LONG_AGO);
             Ok(world.stat(path)?.map(|_| at))
         })
+    }
+
+    fn open_below(&self, directory: &Path, below: &Path) -> io::Result<Pinned> {
+        self.pin_below(directory, below)
     }
 
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {

@@ -1,11 +1,12 @@
 //! Holds on mounts: a process that looks at a mount keeps it from being unmounted for a moment.
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::world::{Open, Opened, World};
+use super::world::{Open, Opened, Resolved, World};
 use super::{Descriptor, Process};
 use hostloop_kernel::{MountEntry, Pinned};
 
@@ -34,6 +35,20 @@ impl Process {
     pub(super) fn pin_mount(&self, mount: &MountEntry) -> std::io::Result<Pinned> {
         let subject = mount.target.display();
         let place = self.look("open", &subject, |world| world.reach(mount))?;
+        self.pin(place, &subject, "/.")
+    }
+
+    /// Opens what lies below a directory, without a step.
+    pub(super) fn pin_below(&self, directory: &Path, below: &Path) -> std::io::Result<Pinned> {
+        let whole = directory.join(below);
+        let subject = whole.display();
+        let place = self.look("open", &subject, |world| world.beneath(directory, below))?;
+        let is_directory =
+            matches!(self.kernel.lock().inode(place.node).node, super::tree::Node::Directory { .. });
+        self.pin(place, &subject, if is_directory { "/." } else { "" })
+    }
+
+    fn pin(&self, place: Resolved, subject: &impl Display, end: &str) -> std::io::Result<Pinned> {
         let mut world = self.kernel.lock();
         if !world.alive.contains(&self.generation) {
             return Err(hostloop_kernel::errno_error(Errno::EIO, format!("open {subject}")));
@@ -43,6 +58,6 @@ impl Process {
         world.pins.insert(id, place);
         drop(world);
         let hold = Box::new(Descriptor { kernel: self.kernel.clone(), id });
-        Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}/.")), hold))
+        Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}{end}")), hold))
     }
 }

@@ -52,6 +52,24 @@ impl World {
         stack.pop().ok_or(Errno::ENOENT)
     }
 
+    /// Walks from a directory down without a link (openat2(2), RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS).
+    pub(super) fn beneath(&self, directory: &Path, below: &Path) -> Outcome<Resolved> {
+        let mut place = self.walk(directory, Last::Follow)?;
+        for part in below.components() {
+            let name = match part {
+                Component::Normal(name) => name.to_str().ok_or(Errno::EINVAL)?,
+                Component::CurDir => continue,
+                _ => return Err(Errno::EXDEV),
+            };
+            self.filesystems[place.node.fs].entries(place.node.ino)?;
+            place = self.child(&place, name)?;
+            if matches!(self.inode(place.node).node, Node::Symlink(_)) {
+                return Err(Errno::ELOOP);
+            }
+        }
+        Ok(place)
+    }
+
     /// The root of a mount that a path through a descriptor leads to, and what follows in the path.
     fn pinned<'a>(&self, path: &'a Path) -> Option<(Resolved, &'a Path)> {
         let rest = path.strip_prefix("/proc/self/fd").ok()?;

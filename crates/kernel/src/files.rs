@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::Pinned;
+
 /// What identifies a file whatever its name: device and inode number (stat(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
@@ -41,6 +43,8 @@ pub struct FileStat {
     pub allocated: u64,
     /// The device number of a device node (`st_rdev`), 0 otherwise.
     pub rdev: u64,
+    /// The number of its names (`st_nlink`).
+    pub links: u64,
 }
 
 /// statvfs(3) of the filesystem that holds a path.
@@ -87,6 +91,13 @@ pub trait Files: Send + Sync {
     fn stat(&self, path: &Path) -> io::Result<Option<FileStat>>;
     /// When a name's own inode last changed (lstat(2), `st_ctime`), which no program can set; `None` where nothing is there.
     fn changed(&self, path: &Path) -> io::Result<Option<SystemTime>>;
+    /// Opens what lies below a directory, by a relative path of plain names, or the directory itself for an empty path. Links in
+    /// the directory's own path are followed, those below it are not (openat2(2), RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS).
+    /// Mounts are crossed. The path of what is opened stays good whatever happens to the names.
+    ///
+    /// # Errors
+    /// ELOOP for a symbolic link on the way or at the end, EXDEV for a path that leads out of the directory.
+    fn open_below(&self, directory: &Path, below: &Path) -> io::Result<Pinned>;
     /// The path with every link resolved (realpath(3)).
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
     /// The names in a directory, sorted; what is not UTF-8 in one is replaced (U+FFFD), so that a stray file shows

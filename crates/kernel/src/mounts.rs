@@ -50,19 +50,20 @@ pub struct Propagation {
     pub from: Option<u64>,
 }
 
-/// A mount that is held by its root, whatever is mounted on top of it.
+/// A mount that is held by its root, whatever is mounted on top of it; or a file or directory that is held, whatever happens to its
+/// name.
 pub struct Pinned {
     path: PathBuf,
     _hold: Box<dyn Send + Sync>,
 }
 
 impl Pinned {
-    /// The root of a mount at a path that is good as long as `hold` lives.
+    /// What is held, at a path that is good as long as `hold` lives.
     pub fn new(path: PathBuf, hold: Box<dyn Send + Sync>) -> Self {
         Pinned { path, _hold: hold }
     }
 
-    /// A path that leads to the root of the mount and nowhere else, in this process only.
+    /// A path that leads to what is held and nowhere else, in this process only.
     pub fn path(&self) -> &Path {
         &self.path
     }

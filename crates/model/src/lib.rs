@@ -1,6 +1,7 @@
 //! Plain types of the driver: ids, sizes, access, filesystems, volumes. No I/O, no protocol types.
 
 mod access;
+mod adopt;
 pub mod answer;
 mod backend;
 pub mod copy_of;
@@ -28,6 +29,7 @@ mod volume;
 
 pub use access::SecondPublish;
 pub use access::{AccessMode, AccessType, Capability};
+pub use adopt::{AdoptVolume, Adopted, Adoption, AdoptionOrder, Taken};
 pub use backend::{BackendKind, Content, Format};
 pub use copy_of::{CopyOf, Cut};
 pub use fs_type::FsType;

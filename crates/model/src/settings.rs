@@ -136,6 +136,8 @@ pub struct Settings {
     pub kubelet_dir: Option<PathBuf>,
     /// The numbers that directories with an enforced size get.
     pub quota_ids: QuotaIds,
+    /// The directories below which images and directories may become volumes; empty if none may.
+    pub adopt_from: Vec<PathBuf>,
 }
 
 impl Settings {

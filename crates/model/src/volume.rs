@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Capability, Content, CopyOf, FsType, ObjectId, PoolName, QuotaId, SnapshotId, Timestamp, VolumeId,
-    VolumeParameters,
+    Adopted, Capability, Content, CopyOf, FsType, ObjectId, PoolName, QuotaId, SnapshotId, Timestamp,
+    VolumeId, VolumeParameters,
 };
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
@@ -194,6 +194,9 @@ pub struct Volume {
     /// The claim that it was made for, if its caller says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
+    /// What it was made of, if that was none of hostloop's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<Adopted>,
     /// ControllerPublishVolume's bookkeeping.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
@@ -234,6 +237,7 @@ impl Volume {
             adopted_from: Vec::new(),
             inline_target: None,
             claim: None,
+            adopted: None,
             attachments: Vec::new(),
         }
     }
@@ -273,6 +277,11 @@ impl Volume {
     /// Whether callers may see it: made, and not being deleted.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
+    }
+
+    /// Whether its data came from somewhere else when it was made, so that a mark says whether all of them did.
+    pub fn is_made_of_something(&self) -> bool {
+        self.source.is_some() || self.adopted.is_some()
     }
 
     /// Whether it is only what is left of a deleted volume or snapshot, whose id may be somebody else's by now. No caller has

@@ -93,6 +93,7 @@ pub fn settings() -> Settings {
         inline: InlineSettings::default(),
         kubelet_dir: None,
         quota_ids: Default::default(),
+        adopt_from: Vec::new(),
     }
 }
 

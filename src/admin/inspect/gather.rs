@@ -109,7 +109,7 @@ impl Asker {
     }
 }
 
-/// Connects to a controller, or to what the arguments name.
+/// Connects to a controller, or to the process at the socket that is named.
 ///
 /// # Errors
 /// Why there is no connection.

@@ -1,5 +1,6 @@
 //! The commands against a cluster in memory (crates/fake-kubernetes) on which a controller moves volumes. The clock is the test's.
 
+mod adopting;
 mod cancelling;
 mod endings;
 mod following;

@@ -13,9 +13,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
+pub(crate) use self::recorded::{affinity_of, as_recorded, foreign, made_again};
 use self::recorded::{
-    affinity_of, as_recorded, foreign, is_as_recorded, is_changed_back, made_again, policy,
-    policy_to_restore, retain, typed, with_policy_of,
+    is_as_recorded, is_changed_back, policy, policy_to_restore, retain, typed, with_policy_of,
 };
 use super::objects::{Objects, Run, is_outdated};
 use super::resources::VolumeReplicaSpec;

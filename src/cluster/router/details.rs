@@ -1,6 +1,6 @@
-//! The questions of people who look at the cluster and mend it: which nodes there are, what is on one of them, what is amiss there, and
-//! that one finding be put right. The caller asks for each node on its own, so that a node that is down costs its own answer only. The
-//! message of a node goes on as it is.
+//! The questions of people who look at the cluster and mend it: which nodes there are, what is on one of them, what is amiss there, that
+//! one finding be put right, and that a node make a volume of what others have made. The caller asks for each node on its own, so that a
+//! node that is down costs its own answer only. The message of a node goes on as it is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ const NO_FIXES: &str = "this controller passes no fixes on: set inspect.fix in t
 const LIMIT: Duration = Duration::from_secs(4);
 /// How long a node may take to look for what is amiss, or to put one finding right.
 const LIMIT_OF_DOCTOR: Duration = Duration::from_secs(60);
+/// How long a node may take to make a volume of what others have made before its caller asks again.
+const LONGEST: Duration = Duration::from_secs(60);
 
 #[tonic::async_trait]
 impl Asks for Router {
@@ -82,6 +84,11 @@ impl Router {
                 }
                 router.of_node::<peer::FixFindingRequest>(request, |asked| asked.node_id, limit).await
             })
+        });
+        let router = self.clone();
+        table.raw::<peer::AdoptVolumeRequest>(move |request| {
+            let router = router.clone();
+            Box::pin(async move { router.adopt_volume(request).await })
         });
         table
     }
@@ -149,8 +156,7 @@ impl Router {
         let bytes = request.into_inner();
         let node_id = node_id(observe(decode::<Q>(&bytes)?, &bytes));
         let members = self.members()?;
-        let missing = || Error::NotFound(format!("there is no node {node_id:?} in the cluster"));
-        let member = members.with_id(&node_id).ok_or_else(missing)?;
+        let member = members.with_id(&node_id).ok_or_else(|| no_node(&node_id))?;
         let page = self.pass_if_up::<Q>(member, &envelope, bytes).await;
         page.map(Response::new).map_err(|status| match status.code() {
             Code::DeadlineExceeded => {
@@ -160,4 +166,22 @@ impl Router {
             _ => status,
         })
     }
+
+    /// Has a node make a volume of what others have made. The node goes on if its caller gives up.
+    ///
+    /// # Errors
+    /// Those of the node; NOT_FOUND if there is no such node, UNAVAILABLE with its name if it does not answer.
+    async fn adopt_volume(&self, request: Request<Bytes>) -> Answer<Bytes> {
+        let envelope = Envelope::of(&request).within(LONGEST);
+        let bytes = request.into_inner();
+        let asked = observe(decode::<peer::AdoptVolumeRequest>(&bytes)?, &bytes);
+        let members = self.members()?;
+        let member = members.with_id(&asked.node_id).ok_or_else(|| no_node(&asked.node_id))?;
+        let answer = self.pass_if_up::<peer::AdoptVolumeRequest>(member, &envelope, bytes).await;
+        answer.map(Response::new)
+    }
+}
+
+fn no_node(node_id: &str) -> Error {
+    Error::NotFound(format!("there is no node {node_id:?} in the cluster"))
 }

@@ -329,7 +329,7 @@ impl Driver {
 ///
 /// # Errors
 /// OUT_OF_RANGE with the size that would do.
-fn expect_room(volume: &Volume, bytes: u64) -> Result<()> {
+pub(crate) fn expect_room(volume: &Volume, bytes: u64) -> Result<()> {
     match volume.parameters.is_limited_directory() && bytes > volume.capacity_bytes {
         true => Err(too_small(volume, bytes)),
         false => Ok(()),

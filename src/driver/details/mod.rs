@@ -48,6 +48,20 @@ impl FromStr for After {
 }
 
 impl Driver {
+    /// Makes sure that a request is for this node.
+    ///
+    /// # Errors
+    /// NOT_FOUND if `node_id` is neither empty nor that of this node.
+    pub fn expect_named(&self, node_id: &str) -> Result<()> {
+        let own = self.node_id();
+        match [own, ""].contains(&node_id) {
+            true => Ok(()),
+            false => {
+                Err(Error::NotFound(format!("this is node {own:?}, and node {node_id:?} was asked for")))
+            }
+        }
+    }
+
     /// Returns a page of what is on this node: with the first one the node and its pools, then volumes and snapshots by their
     /// ids, those too that no caller knows: copies of volumes of other nodes, and what is being deleted.
     ///
@@ -59,10 +73,7 @@ impl Driver {
         starting_token: Option<&str>,
         extent: Extent,
     ) -> Result<DetailsPage> {
-        if ![self.node_id(), ""].contains(&node_id) {
-            let own = self.node_id();
-            return Err(Error::NotFound(format!("this is node {own:?}, and node {node_id:?} was asked for")));
-        }
+        self.expect_named(node_id)?;
         let after: Option<After> = starting_token.map(token::parse).transpose()?;
         let node = match after {
             Some(_) => None,

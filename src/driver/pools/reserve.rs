@@ -136,6 +136,7 @@ mod tests {
             inline: InlineSettings::default(),
             kubelet_dir: kubelet.map(PathBuf::from),
             quota_ids: Default::default(),
+            adopt_from: Vec::new(),
         };
         let lines = Lines::default();
         let writer = lines.clone();

@@ -43,6 +43,7 @@ fn prepared(kernel: &FakeKernel, further: impl IntoIterator<Item = PoolSettings>
         inline: InlineSettings::default(),
         kubelet_dir: None,
         quota_ids: Default::default(),
+        adopt_from: Vec::new(),
     };
     let identity = Identity { driver: settings.driver_name.clone(), node_id: settings.node_id.clone() };
     let store = Store::open(os.files.clone(), Path::new(DATA), identity).unwrap();

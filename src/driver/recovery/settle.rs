@@ -57,7 +57,7 @@ impl Driver {
         let left = self.left(&paths)?;
         let decision = match volume.phase {
             Phase::Creating => {
-                of_creating(left, volume.source.is_some(), || paths.bytes().is_blank(&self.os, &paths))?
+                of_creating(left, volume.is_made_of_something(), || paths.bytes().is_blank(&self.os, &paths))?
             }
             Phase::Deleting => by_mark(left),
             Phase::Ready => Decision::Keep,

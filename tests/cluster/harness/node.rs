@@ -269,6 +269,7 @@ pub fn settings(id: &str) -> Settings {
         inline: InlineSettings::default(),
         kubelet_dir: None,
         quota_ids: Default::default(),
+        adopt_from: Vec::new(),
     }
 }
 

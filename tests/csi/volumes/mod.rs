@@ -1,5 +1,6 @@
 //! The life of a volume as its callers see it: created, listed, expanded, modified, deleted.
 
+mod adopt;
 mod chart;
 mod concurrency;
 pub mod controller_expand_volume;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hostloop::kernel::{BlockDevice, FileStat, Files, LogFile, Os, Space};
+use hostloop::kernel::{BlockDevice, FileStat, Files, LogFile, Os, Pinned, Space};
 use hostloop::wire::csi;
 use nix::errno::Errno;
 
@@ -54,6 +54,7 @@ impl Files for Careless {
     pass_on! {
         stat(path: &Path) -> Option<FileStat>;
         changed(path: &Path) -> Option<std::time::SystemTime>;
+        open_below(directory: &Path, below: &Path) -> Pinned;
         canonicalize(path: &Path) -> PathBuf;
         list(directory: &Path) -> Vec<String>;
         read(file: &Path) -> Vec<u8>;

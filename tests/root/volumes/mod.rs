@@ -1,5 +1,6 @@
 //! The life of a volume as its callers see it: created, listed, expanded, modified, deleted.
 
+mod adopt;
 mod controller_expand_volume;
 mod controller_publish_volume;
 mod every_rpc;

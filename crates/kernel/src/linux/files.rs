@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, open};
+use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::sys::stat::{Mode, fchmod};
 use nix::sys::statvfs;
 use nix::unistd::{UnlinkatFlags, mkdir, unlinkat};
 
-use super::super::{BlockDevice, FileId, FileKind, FileStat, Files, LogFile, Space};
-use super::open::open_file;
+use super::super::{BlockDevice, FileId, FileKind, FileStat, Files, LogFile, Pinned, Space};
+use super::open::{self, open_file};
 use super::{at, block, btrfs, ioctl, lock, log, space};
 
 /// The files that this mount namespace shows.
@@ -55,6 +55,7 @@ impl Files for LinuxFiles {
             size: meta.size(),
             allocated: meta.blocks() * 512,
             rdev: meta.rdev(),
+            links: meta.nlink(),
         }))
     }
 
@@ -67,6 +68,10 @@ impl Files for LinuxFiles {
         let seconds = Duration::from_secs(u64::try_from(meta.ctime()).unwrap_or(0));
         let nanos = Duration::from_nanos(u64::try_from(meta.ctime_nsec()).unwrap_or(0));
         Ok(UNIX_EPOCH.checked_add(seconds.saturating_add(nanos)))
+    }
+
+    fn open_below(&self, directory: &Path, below: &Path) -> io::Result<Pinned> {
+        open::open_beneath(directory, below)
     }
 
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
@@ -129,7 +134,7 @@ impl Files for LinuxFiles {
         mkdir(path, mode).map_err(at("mkdir", path))?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         // The umask took bits away in mkdir(2), and a setgid parent may have added one.
-        let set = open(path, flags, Mode::empty()).and_then(|fd| fchmod(fd, mode));
+        let set = nix::fcntl::open(path, flags, Mode::empty()).and_then(|fd| fchmod(fd, mode));
         set.map_err(|errno| {
             // Half a directory is worse than none; the first error is the one to report.
             let _ = unlinkat(AT_FDCWD, path, UnlinkatFlags::RemoveDir);
@@ -139,7 +144,7 @@ impl Files for LinuxFiles {
 
     fn create_file(&self, path: &Path) -> io::Result<()> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        open(path, flags, Mode::from_bits_truncate(0o600)).map(drop).map_err(at("create", path))
+        nix::fcntl::open(path, flags, Mode::from_bits_truncate(0o600)).map(drop).map_err(at("create", path))
     }
 
     fn sync_file(&self, file: &Path) -> io::Result<()> {

@@ -74,6 +74,27 @@ lets nobody read the metrics but whom metricsFrom names. Argument: $
 {{- if ne (toString .Values.metrics.volumes) "auto" -}}{{ int .Values.metrics.volumes }}{{- else -}}{{ ternary 1000 0 (not (empty $closed)) }}{{- end -}}
 {{- end -}}
 
+{{/* The directories of node.adoptFrom that no other mount shows. Argument: $ */}}
+{{- define "hostloop.adoptMounts" -}}
+{{- $above := list .Values.node.dataDir -}}
+{{- range include "hostloop.poolMounts" . | fromJsonArray -}}
+{{- $above = append $above .path -}}
+{{- end -}}
+{{- $mounts := list -}}
+{{- range $path := .Values.node.adoptFrom -}}
+{{- $seen := false -}}
+{{- range $above -}}
+{{- if or (eq $path .) (hasPrefix (printf "%s/" .) $path) -}}
+{{- $seen = true -}}
+{{- end -}}
+{{- end -}}
+{{- if not $seen -}}
+{{- $mounts = append $mounts $path -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $mounts -}}
+{{- end -}}
+
 {{/* Arguments of the driver on a node. Argument: $ */}}
 {{- define "hostloop.nodeArgs" -}}
 - serve
@@ -98,6 +119,9 @@ lets nobody read the metrics but whom metricsFrom names. Argument: $
 - --inline-backends={{ join "," .Values.node.inline.backends }}
 {{- with .Values.node.quotaIds }}
 - --quota-ids={{ . }}
+{{- end }}
+{{- with .Values.node.adoptFrom }}
+- {{ printf "--adopt-from=%s" (join ";" .) | quote }}
 {{- end }}
 {{- range .Values.node.pools }}
 - {{ printf "--pool=%s" (include "hostloop.pool" .) | quote }}

@@ -76,7 +76,7 @@ pub(super) fn is_changed_back(volume: &PersistentVolume) -> String {
 }
 
 /// Returns the PersistentVolume as the VolumeReplica has it, with the fields that this release does not know.
-pub(super) fn as_recorded(whole: &Value) -> Value {
+pub(crate) fn as_recorded(whole: &Value) -> Value {
     let mut recorded = whole.clone();
     remove(&mut recorded, "/metadata", &["managedFields"]);
     remove(&mut recorded, "", &["status"]);
@@ -84,7 +84,7 @@ pub(super) fn as_recorded(whole: &Value) -> Value {
 }
 
 /// Returns the PersistentVolume as it is to be created with a node.
-pub(super) fn made_again(recorded: &Value, node: &str) -> Value {
+pub(crate) fn made_again(recorded: &Value, node: &str) -> Value {
     let mut volume = as_recorded(recorded);
     remove(&mut volume, "/metadata", &OF_THE_SERVER);
     remove(&mut volume, "/spec/claimRef", &["resourceVersion"]);
@@ -113,14 +113,14 @@ pub(super) fn typed(whole: &Value) -> Result<PersistentVolume, kube::Error> {
 }
 
 /// Returns the finalizers of others than Kubernetes and its sidecars.
-pub(super) fn foreign(volume: &PersistentVolume) -> Vec<&str> {
+pub(crate) fn foreign(volume: &PersistentVolume) -> Vec<&str> {
     let known =
         |finalizer: &str| [PROTECTION, PROVISIONER].contains(&finalizer) || finalizer.starts_with(ATTACHER);
     volume.finalizers().iter().map(String::as_str).filter(|finalizer| !known(finalizer)).collect()
 }
 
 /// Returns the affinity that csi-provisioner gives to a volume of this node.
-pub(super) fn affinity_of(node: &str) -> VolumeNodeAffinity {
+pub(crate) fn affinity_of(node: &str) -> VolumeNodeAffinity {
     let on_node = NodeSelectorRequirement {
         key: Settings::TOPOLOGY_KEY.to_owned(),
         operator: "In".to_owned(),

@@ -1,0 +1,389 @@
+//! `hostloop adopt --claim`: the PersistentVolume of another driver is replaced by one of hostloop that has its name. The claim stays,
+//! with its uid, and is Lost meanwhile, so that no pod with it can start.
+//!
+//! Before anything else, the claim gets an annotation with the whole PersistentVolume, and that is kept whatever happens to the object
+//! (reclaim policy Retain). What is to be done next follows from the objects alone, so that the command can end at any step. If the
+//! node refuses, it is asked whether a volume was made: only if not, the old PersistentVolume is created again.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt as _;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::failed;
+use super::foreign::{self, Foreign, Host};
+use crate::admin::adopt::objects;
+use crate::admin::adopt::{Class, Nodes, Session, name_claim};
+use crate::admin::seen::Name;
+use crate::cluster::moves::claims;
+use crate::cluster::moves::exchange;
+use crate::cluster::moves::objects::{Objects, Run, is_outdated};
+use crate::model::{Adoption, AdoptionOrder};
+
+/// On a claim that is being adopted: its PersistentVolume as it was.
+pub(in crate::admin) const ADOPTING: &str = "hostloop.csi.dev/adopting";
+/// On the same: it is changed so that the controller of PersistentVolumes looks at it.
+const TOUCHED: &str = "hostloop.csi.dev/adopting-touched";
+/// Time between two looks at what Kubernetes does.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// So many looks in a row may find that nothing has changed.
+const LOOKS: u32 = 240;
+
+/// What was seen of the claim.
+struct Seen {
+    claim: PersistentVolumeClaim,
+    /// The name of its PersistentVolume.
+    volume_name: String,
+    volume: Option<PersistentVolume>,
+    /// The same with fields that this release does not know.
+    whole: Option<Value>,
+    /// As it was when the adoption began.
+    recorded: Option<Value>,
+}
+
+/// What a step has come to.
+enum Step {
+    Done,
+    /// The next one comes at once.
+    Next,
+    /// Kubernetes has to do something.
+    Wait(&'static str),
+}
+
+impl<N: Nodes> Session<N> {
+    pub(in crate::admin) async fn adopt_claim(&mut self, name: Name) -> Result<(), String> {
+        let class = self.class().await?;
+        let (mut waits, mut said) = (0, "");
+        loop {
+            match self.step(&name, &class).await? {
+                Step::Done => return Ok(()),
+                Step::Next => waits = 0,
+                Step::Wait(what) => {
+                    if what != said {
+                        self.screen.say(&format!("claim {name}: {what}"));
+                        said = what;
+                    }
+                    waits += 1;
+                    if waits > LOOKS {
+                        return Err(format!("claim {name}: {what} takes too long; run the command again"));
+                    }
+                    sleep(LOOK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    fn objects(&self) -> Result<Objects, String> {
+        let cluster = self.cluster.as_ref().ok_or("--claim needs a kubeconfig")?;
+        Ok(cluster.adoption())
+    }
+
+    async fn look(&mut self, name: &Name) -> Result<Seen, String> {
+        let objects = self.objects()?;
+        let claim = objects.claim(&name.namespace, &name.name).await.map_err(failed)?;
+        let claim = claim.ok_or_else(|| format!("there is no claim {name}"))?;
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Err(format!("claim {name} is being deleted"));
+        }
+        let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()).unwrap_or_default();
+        if volume_name.is_empty() {
+            return Err(format!("claim {name} has no volume yet"));
+        }
+        let recorded =
+            match claim.annotations().get(ADOPTING) {
+                Some(text) => Some(serde_json::from_str(text).map_err(|error| {
+                    format!("annotation {ADOPTING} of claim {name} cannot be read: {error}")
+                })?),
+                None => None,
+            };
+        let whole = objects.whole_volume(&volume_name).await.map_err(failed)?;
+        let volume = whole.as_ref().map(PersistentVolume::deserialize).transpose();
+        let volume = volume.map_err(|error| format!("PersistentVolume {volume_name}: {error}"))?;
+        Ok(Seen { claim, volume_name, volume, whole, recorded })
+    }
+
+    /// Looks, and does the next step.
+    async fn step(&mut self, name: &Name, class: &Class) -> Result<Step, String> {
+        let seen = self.look(name).await?;
+        let driver = self.args.source.driver_name.clone();
+        let is_ours = |volume: &PersistentVolume| {
+            let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+            csi.is_some_and(|csi| csi.driver == driver)
+        };
+        match (&seen.recorded, &seen.volume) {
+            (None, Some(volume)) if is_ours(volume) => {
+                self.screen.say(&format!("claim {name} has a volume of {driver}"));
+                Ok(Step::Done)
+            }
+            (None, Some(volume)) => self.begin(name, class, &seen, volume).await,
+            (None, None) => Err(format!(
+                "PersistentVolume {} of claim {name} does not exist, and nothing has recorded it",
+                seen.volume_name
+            )),
+            (Some(recorded), Some(volume)) if is_ours(volume) || is_again(recorded, volume) => {
+                self.end(name, &seen, is_ours(volume)).await
+            }
+            (Some(recorded), Some(volume)) => self.take_away(recorded, volume).await,
+            (Some(recorded), None) => self.make(name, class, &seen, recorded).await,
+        }
+    }
+
+    /// Makes sure that the claim can be adopted, and writes down what it has.
+    async fn begin(
+        &mut self,
+        name: &Name,
+        class: &Class,
+        seen: &Seen,
+        volume: &PersistentVolume,
+    ) -> Result<Step, String> {
+        let spec = volume.spec.clone().unwrap_or_default();
+        let uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone());
+        if uid.is_none() || uid != seen.claim.uid() || volume.metadata.deletion_timestamp.is_some() {
+            return Err(format!("PersistentVolume {} is not bound to claim {name}", seen.volume_name));
+        }
+        let held = exchange::foreign(volume);
+        let held: Vec<&str> = held.into_iter().filter(|held| !is_of_provisioner(held)).collect();
+        if !held.is_empty() {
+            return Err(format!(
+                "PersistentVolume {} is held by {}, and has to be deleted and created again; remove that first",
+                seen.volume_name,
+                held.join(", ")
+            ));
+        }
+        if spec
+            .access_modes
+            .iter()
+            .flatten()
+            .any(|mode| !["ReadWriteOnce", "ReadWriteOncePod"].contains(&mode.as_str()))
+            && class.parameters.get("sharedOnNode").map(String::as_str) != Some("true")
+        {
+            return Err(format!(
+                "claim {name} is for several nodes or pods; use a class with sharedOnNode: \"true\", with which pods of one node share it"
+            ));
+        }
+        self.expect_no_pods(name).await?;
+        let whole = seen.whole.clone().unwrap_or_default();
+        let order = self.order(name, class, &whole).await?;
+        let adoption = self.adopt(&AdoptionOrder { dry_run: true, ..order.clone() }).await?;
+        self.tell(&order, &adoption);
+        if !self.args.yes {
+            self.screen.say("nothing was changed; repeat the command with --yes");
+            return Ok(Step::Done);
+        }
+        let recorded = exchange::as_recorded(&whole).to_string();
+        let change = json!({"metadata": {"annotations": {ADOPTING: recorded}}});
+        self.objects()?.patch_claim(&seen.claim, change).await.map_err(failed)?;
+        Ok(Step::Next)
+    }
+
+    async fn expect_no_pods(&mut self, name: &Name) -> Result<(), String> {
+        let cluster = self.cluster.as_ref().ok_or("--claim needs a kubeconfig")?;
+        let pods = cluster.users(Some(&name.namespace)).await.map_err(failed)?;
+        let users: Vec<&str> = pods
+            .iter()
+            .filter(|pod| pod.claims.contains(&name.name))
+            .map(|pod| pod.name.name.as_str())
+            .collect();
+        match users.as_slice() {
+            [] => Ok(()),
+            users => {
+                Err(format!("claim {name} is used by {}; scale what makes them to 0 first", users.join(", ")))
+            }
+        }
+    }
+
+    /// Returns what to ask the node for.
+    async fn order(&mut self, name: &Name, class: &Class, whole: &Value) -> Result<AdoptionOrder, String> {
+        let volume = PersistentVolume::deserialize(whole).map_err(|error| error.to_string())?;
+        let Foreign { path, is_directory, block, node } =
+            foreign::read(&volume, self.args.source_root.as_deref())?;
+        let cluster = self.cluster.as_ref().ok_or("--claim needs a kubeconfig")?;
+        let node_id = match node {
+            Host::Node(node) => node,
+            Host::Hostname(host) => cluster.node_with(foreign::HOSTNAME, &host).await.map_err(failed)?,
+        };
+        let access = claims::access(&volume);
+        let mut parameters = class.parameters.clone();
+        name_claim(&mut parameters, name, &volume.name_any());
+        let fs_type = if is_directory || block { String::new() } else { access.fs_type };
+        let size_bytes = self.args.size.unwrap_or_else(|| claims::bytes_of(&volume));
+        let (mount_flags, remove_source) = (access.mount_options, self.args.remove_source);
+        Ok(AdoptionOrder {
+            node_id,
+            path,
+            is_directory,
+            parameters,
+            block,
+            fs_type,
+            mount_flags,
+            size_bytes,
+            remove_source,
+            dry_run: false,
+            look: false,
+        })
+    }
+
+    /// Deletes the old PersistentVolume. Its driver must not take that for the deletion of the data.
+    async fn take_away(&mut self, recorded: &Value, volume: &PersistentVolume) -> Result<Step, String> {
+        let objects = self.objects()?;
+        if recorded.pointer("/metadata/uid").and_then(Value::as_str) != volume.uid().as_deref() {
+            return Err(format!(
+                "PersistentVolume {} was replaced by another one meanwhile",
+                volume.name_any()
+            ));
+        }
+        let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+        let done = if policy != Some("Retain") {
+            let retain = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+            let changed = objects.patch_volume(volume, retain, Run::Real).await.map(|changed| {
+                changed.spec.and_then(|spec| spec.persistent_volume_reclaim_policy).as_deref()
+                    == Some("Retain")
+            });
+            match changed {
+                Ok(true) => Ok(()),
+                Ok(false) => {
+                    return Err(format!(
+                        "a policy or a webhook of the cluster takes back each change of PersistentVolume {}",
+                        volume.name_any()
+                    ));
+                }
+                Err(error) => Err(error),
+            }
+        } else if volume.metadata.deletion_timestamp.is_none() {
+            objects.delete_volume(volume, Run::Real).await
+        } else {
+            let left: Vec<&str> =
+                exchange::foreign(volume).into_iter().filter(|held| !is_of_provisioner(held)).collect();
+            if !left.is_empty() {
+                return Err(format!(
+                    "PersistentVolume {} is held by {}; remove that",
+                    volume.name_any(),
+                    left.join(", ")
+                ));
+            }
+            objects.patch_volume(volume, json!({"metadata": {"finalizers": []}}), Run::Real).await.map(drop)
+        };
+        match done {
+            Ok(()) => Ok(Step::Next),
+            Err(error) if is_outdated(&error) => Ok(Step::Wait("its PersistentVolume changes")),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Has the volume made, and creates its PersistentVolume.
+    async fn make(
+        &mut self,
+        name: &Name,
+        class: &Class,
+        seen: &Seen,
+        recorded: &Value,
+    ) -> Result<Step, String> {
+        self.expect_no_pods_running(name).await?;
+        let order = self.order(name, class, recorded).await?;
+        let volume = match self.adopt(&order).await {
+            Ok(adoption) => {
+                self.tell(&order, &adoption);
+                let mut volume = exchange::made_again(recorded, &adoption.node_id);
+                become_ours(&mut volume, &adoption);
+                volume
+            }
+            Err(why) => {
+                let look = AdoptionOrder { look: true, ..order };
+                let made = self.adopt(&look).await.map(|adoption| adoption.made);
+                if made != Ok(false) {
+                    return Err(format!(
+                        "{why}. Claim {name} stays without a PersistentVolume; run the command again when that is mended"
+                    ));
+                }
+                self.screen.say(&format!("claim {name} gets its PersistentVolume back: {why}"));
+                let mut volume = exchange::made_again(recorded, "");
+                if let (Some(spec), Some(affinity)) = (
+                    volume.pointer_mut("/spec").and_then(Value::as_object_mut),
+                    recorded.pointer("/spec/nodeAffinity"),
+                ) {
+                    spec.insert("nodeAffinity".to_owned(), affinity.clone());
+                }
+                volume
+            }
+        };
+        match self.objects()?.create_volume(&volume, Run::Real).await {
+            Ok(_) => Ok(Step::Next),
+            Err(error) if is_outdated(&error) => Ok(Step::Next),
+            Err(error) => Err(format!(
+                "create PersistentVolume {}: {}; run the command again",
+                seen.volume_name,
+                failed(error)
+            )),
+        }
+    }
+
+    /// A pod that was scheduled before the claim was Lost may still run.
+    async fn expect_no_pods_running(&mut self, name: &Name) -> Result<(), String> {
+        self.expect_no_pods(name).await.map_err(|why| format!("{why}, and run the command again"))
+    }
+
+    /// Waits until the claim is bound, and takes the annotation away.
+    async fn end(&mut self, name: &Name, seen: &Seen, is_ours: bool) -> Result<Step, String> {
+        let objects = self.objects()?;
+        let phase = seen.claim.status.as_ref().and_then(|status| status.phase.as_deref());
+        if phase != Some("Bound") {
+            let count = seen
+                .claim
+                .annotations()
+                .get(TOUCHED)
+                .and_then(|count| count.parse::<u32>().ok())
+                .unwrap_or(0);
+            let change = json!({"metadata": {"annotations": {TOUCHED: (count.wrapping_add(1)).to_string()}}});
+            return match objects.patch_claim(&seen.claim, change).await {
+                Err(error) if !is_outdated(&error) => Err(failed(error)),
+                _ => Ok(Step::Wait("Kubernetes binds it")),
+            };
+        }
+        let change = json!({"metadata": {"annotations": {ADOPTING: null, TOUCHED: null}}});
+        match objects.patch_claim(&seen.claim, change).await {
+            Err(error) if is_outdated(&error) => return Ok(Step::Next),
+            patched => patched.map_err(failed)?,
+        }
+        match is_ours {
+            true => {
+                self.screen.say(&format!("claim {name} is adopted"));
+                Ok(Step::Done)
+            }
+            false => Err(format!("claim {name} has what it had before")),
+        }
+    }
+}
+
+/// Whether it is the old PersistentVolume, created again.
+fn is_again(recorded: &Value, volume: &PersistentVolume) -> bool {
+    recorded.pointer("/metadata/uid").and_then(Value::as_str) != volume.uid().as_deref()
+        && recorded.pointer("/spec/claimRef/uid").and_then(Value::as_str)
+            == volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.as_deref())
+}
+
+/// Finalizers of provisioners, which wait until the data are deleted.
+fn is_of_provisioner(finalizer: &str) -> bool {
+    ["external-provisioner.volume.kubernetes.io/", "openebs.io/", "local.openebs.io/", "rancher.io/"]
+        .iter()
+        .any(|prefix| finalizer.starts_with(prefix))
+}
+
+/// Makes a PersistentVolume of another driver one of hostloop.
+fn become_ours(volume: &mut Value, adoption: &Adoption) {
+    if let Some(spec) = volume.pointer_mut("/spec").and_then(Value::as_object_mut) {
+        spec.retain(|field, _| !["local", "hostPath", "csi"].contains(&field.as_str()));
+        spec.insert("csi".to_owned(), objects::csi(adoption));
+        spec.insert("capacity".to_owned(), json!({"storage": adoption.capacity_bytes.to_string()}));
+    }
+    if let Some(metadata) = volume.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        metadata.remove("finalizers");
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.retain(|key, _| !key.starts_with("volume.kubernetes.io/provisioner-deletion-secret"));
+            annotations.insert("pv.kubernetes.io/provisioned-by".to_owned(), json!(adoption.driver_name));
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! PersistentVolumes of other drivers: where their data are. No I/O.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, PersistentVolume};
+use kube::ResourceExt as _;
+
+/// The directory in which the hostpath driver of Kubernetes keeps its volumes on the node, by its manifests.
+const HOSTPATH_ROOT: &str = "/var/lib/csi-hostpath-data";
+/// The same of OpenEBS rawfile.
+const RAWFILE_ROOT: &str = "/var/csi/rawfile";
+/// The label of a Node with its host name.
+pub(super) const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Where the data of a volume are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Foreign {
+    /// On its node.
+    pub(super) path: String,
+    pub(super) is_directory: bool,
+    pub(super) block: bool,
+    pub(super) node: Host,
+}
+
+/// How a PersistentVolume names its node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Host {
+    /// By its host name, which is not always the name of the Node.
+    Hostname(String),
+    Node(String),
+}
+
+/// Reads a PersistentVolume of a driver that is known here. `root` is where a CSI driver keeps its volumes, if that is not where its
+/// manifests say.
+///
+/// # Errors
+/// What is not known, or is missing.
+pub(super) fn read(volume: &PersistentVolume, root: Option<&Path>) -> Result<Foreign, String> {
+    let name = volume.name_any();
+    let spec = volume.spec.as_ref().ok_or_else(|| format!("PersistentVolume {name} is empty"))?;
+    let block = spec.volume_mode.as_deref() == Some("Block");
+    let below = |usual: &str, handle: &str| -> Result<String, String> {
+        // A part of a path, which a person or another driver has written.
+        if handle.is_empty() || handle.contains('/') || handle.starts_with('.') {
+            return Err(format!(
+                "the volumeHandle {handle:?} of PersistentVolume {name} is no name of a file"
+            ));
+        }
+        Ok(root.unwrap_or(Path::new(usual)).join(handle).display().to_string())
+    };
+    let (path, is_directory) = match (&spec.local, &spec.host_path, &spec.csi) {
+        (Some(local), ..) => (local.path.clone(), true),
+        (None, Some(host_path), _) => (host_path.path.clone(), true),
+        (None, None, Some(csi)) if csi.driver == "hostpath.csi.k8s.io" => {
+            (below(HOSTPATH_ROOT, &csi.volume_handle)?, !block)
+        }
+        (None, None, Some(csi)) if csi.driver == "rawfile.csi.openebs.io" => {
+            (format!("{}/disk.img", below(RAWFILE_ROOT, &csi.volume_handle)?), false)
+        }
+        (None, None, Some(csi)) => {
+            return Err(format!(
+                "PersistentVolume {name} is one of driver {}, whose volumes cannot be adopted by their claim; use --image or \
+                 --directory",
+                csi.driver
+            ));
+        }
+        _ => {
+            return Err(format!(
+                "PersistentVolume {name} is neither a directory of a node nor one of a CSI driver"
+            ));
+        }
+    };
+    if spec.local.is_some() && block {
+        return Err(format!("PersistentVolume {name} is a block device, which cannot be adopted"));
+    }
+    let path = Path::new(&path).components().collect::<std::path::PathBuf>().display().to_string();
+    let node = node(volume).ok_or_else(|| {
+        format!("PersistentVolume {name} does not say on which one node its data are (nodeAffinity)")
+    })?;
+    Ok(Foreign { path, is_directory, block, node })
+}
+
+/// The one node of a PersistentVolume.
+fn node(volume: &PersistentVolume) -> Option<Host> {
+    let required = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
+    let [term] = required.node_selector_terms.as_slice() else { return None };
+    let named = |requirement: &NodeSelectorRequirement| {
+        let [value] = requirement.values.as_deref()? else { return None };
+        match requirement.key.as_str() {
+            _ if requirement.operator != "In" => None,
+            HOSTNAME => Some(Host::Hostname(value.clone())),
+            "topology.hostpath.csi/node" | "hostname" | "openebs.io/nodename" => {
+                Some(Host::Node(value.clone()))
+            }
+            _ => None,
+        }
+    };
+    let by_name = |field: &NodeSelectorRequirement| match field.values.as_deref() {
+        Some([value]) if field.key == "metadata.name" && field.operator == "In" => {
+            Some(Host::Node(value.clone()))
+        }
+        _ => None,
+    };
+    let by_field = term.match_fields.iter().flatten().find_map(by_name);
+    by_field.or_else(|| term.match_expressions.iter().flatten().find_map(named))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn volume(source: &Value, key: &str) -> PersistentVolume {
+        let mut spec = json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": key, "operator": "In", "values": ["node-1"]}]}]}}});
+        spec.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        serde_json::from_value(json!({"metadata": {"name": "pv"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn the_places_of_other_drivers_are_known() {
+        let csi = |driver: &str| json!({"csi": {"driver": driver, "volumeHandle": "pvc-1"}});
+        let host = Host::Hostname("node-1".to_owned());
+        let node = Host::Node("node-1".to_owned());
+        for (source, key, path, is_directory, at) in [
+            (json!({"local": {"path": "/opt/lp/pvc-1/"}}), HOSTNAME, "/opt/lp/pvc-1", true, &host),
+            (json!({"hostPath": {"path": "/opt/lp/pvc-1"}}), HOSTNAME, "/opt/lp/pvc-1", true, &host),
+            (
+                csi("hostpath.csi.k8s.io"),
+                "topology.hostpath.csi/node",
+                "/var/lib/csi-hostpath-data/pvc-1",
+                true,
+                &node,
+            ),
+            (csi("rawfile.csi.openebs.io"), "hostname", "/var/csi/rawfile/pvc-1/disk.img", false, &node),
+        ] {
+            let found = read(&volume(&source, key), None).unwrap();
+            assert_eq!(
+                (found.path.as_str(), found.is_directory, &found.node),
+                (path, is_directory, at),
+                "{source}"
+            );
+        }
+        let found =
+            read(&volume(&csi("rawfile.csi.openebs.io"), "hostname"), Some(Path::new("/data"))).unwrap();
+        assert_eq!(found.path, "/data/pvc-1/disk.img");
+    }
+
+    #[test]
+    fn a_volume_without_a_known_place_is_refused() {
+        let wrong = |source: &Value, key: &str| read(&volume(source, key), None).unwrap_err();
+        assert!(
+            wrong(&json!({"csi": {"driver": "ebs", "volumeHandle": "x"}}), HOSTNAME).contains("driver ebs")
+        );
+        assert!(wrong(&json!({"nfs": {"server": "s", "path": "/"}}), HOSTNAME).contains("neither"));
+        assert!(wrong(&json!({"local": {"path": "/x"}}), "zone").contains("nodeAffinity"));
+        assert!(
+            wrong(&json!({"local": {"path": "/x"}, "volumeMode": "Block"}), HOSTNAME)
+                .contains("block device")
+        );
+        for handle in ["../x", "a/b", ""] {
+            let source = json!({"csi": {"driver": "hostpath.csi.k8s.io", "volumeHandle": handle}});
+            assert!(wrong(&source, "topology.hostpath.csi/node").contains("no name of a file"), "{handle}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! AdoptVolume: a volume is made of an image file or a directory of this node that another driver, or a person, has made.
+//!
+//! The source is renamed into the volume if that can be done in one step; otherwise it is copied and compared, and gets another name
+//! as soon as the volume is recorded as `ready`. So there are never two volumes of one source, and at each moment all data are in
+//! one place at least. A volume has its name of the path and the inode number of its source, by which a repeated request finds it.
+//!
+//! A rename cannot be undone by removing what was made: from the rename on, everything goes forward. The record of such a volume says
+//! that it is made of something, so a start keeps it if its data are there (`recovery/settle`), and removes an empty place.
+
+mod contents;
+mod make;
+mod source;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use self::source::{Around, Source};
+use super::Driver;
+use super::create_volume::Wanted;
+use crate::error::{Error, OsContext, Result};
+use crate::kernel::FileKind;
+use crate::model::{AdoptVolume, Adopted, Capability, SizeRange, Taken, Volume, VolumeId};
+
+/// What became of a request.
+#[derive(Debug, Clone)]
+pub struct AdoptedVolume {
+    /// The volume, or what it would be.
+    pub volume: Option<Arc<Volume>>,
+    pub way: Option<Taken>,
+    /// Where the source is now; `None` if it is in the volume or was removed.
+    pub left: Option<PathBuf>,
+    /// There is a volume. Otherwise the source is where it was, whole.
+    pub made: bool,
+}
+
+impl Driver {
+    /// Makes a volume of an image file or a directory, or finds the one that an earlier request has made of it.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a path outside of the administrator's directories and for what no volume can be made of; NOT_FOUND if
+    /// there is neither a source nor a volume of it; FAILED_PRECONDITION if it is in use, damaged, or nothing may be adopted;
+    /// RESOURCE_EXHAUSTED without room; UNAVAILABLE if it changed meanwhile. After an error the source has all data, or the
+    /// volume has them and a repeated request finishes.
+    pub fn adopt_volume(&self, request: &AdoptVolume) -> Result<AdoptedVolume> {
+        let Some(source) = self.find_source(request)? else { return self.adopted_before(request) };
+        let wanted = wanted(&self.node_key, request, &source);
+        let _guard = self.lock(&wanted.id)?;
+        if let Some(volume) = self.existing(&wanted)? {
+            return self.finish(&volume, &source.around, Some(&source), request);
+        }
+        if request.look {
+            return Ok(AdoptedVolume { volume: None, way: None, left: None, made: false });
+        }
+        // What was found before the lock may be another call's by now.
+        let found = self.find_source(request)?.filter(|found| found.stat.id == source.stat.id);
+        let source = found.ok_or_else(|| changed(request))?;
+        self.expect_unused_source(&source)?;
+        let wanted = self.fitted(wanted, request, &source)?;
+        if request.dry_run {
+            let (volume, way) = self.try_adopt(wanted, request, &source)?;
+            let volume = Some(Arc::new(volume));
+            return Ok(AdoptedVolume { volume, way: Some(way), left: None, made: false });
+        }
+        let volume = self.adopt(wanted, request, &source)?;
+        let is_left = volume.adopted.as_ref().is_some_and(|adopted| !adopted.settled);
+        self.finish(&volume, &source.around, Some(&source).filter(|_| is_left), request)
+    }
+
+    /// Finds the volume that was made of what is not there any longer.
+    fn adopted_before(&self, request: &AdoptVolume) -> Result<AdoptedVolume> {
+        let path = request.path.display().to_string();
+        let of_it = |volume: &Arc<Volume>| {
+            !volume.is_removed() && volume.adopted.as_ref().is_some_and(|adopted| adopted.path == path)
+        };
+        let missing = || Error::NotFound(format!("{path} does not exist, and no volume was made of it"));
+        let volumes: Vec<VolumeId> = self
+            .store
+            .volumes()
+            .iter()
+            .filter(|volume| of_it(volume))
+            .map(|volume| volume.id.clone())
+            .collect();
+        let id = match volumes.as_slice() {
+            [] => return Err(missing()),
+            [id] => id,
+            several => {
+                let several: Vec<&str> = several.iter().map(VolumeId::as_str).collect();
+                return Err(Error::InUse(format!(
+                    "{path} does not exist, and several volumes were made of what was there: {}",
+                    several.join(", ")
+                )));
+            }
+        };
+        let _guard = self.lock(id)?;
+        let volume = match self.store.get(id) {
+            Some(volume) if volume.is_ready() => Some(volume),
+            Some(volume) => self.settle_volume(&volume)?,
+            None => None,
+        };
+        let volume = self.acknowledge_volume(volume.ok_or_else(missing)?)?;
+        match self.around(request)? {
+            Some(around) => self.finish(&volume, &around, None, request),
+            None => Ok(answer(volume, None)),
+        }
+    }
+
+    /// Takes the source of a volume that is whole out of the way.
+    fn finish(
+        &self,
+        volume: &Arc<Volume>,
+        around: &Around,
+        source: Option<&Source>,
+        request: &AdoptVolume,
+    ) -> Result<AdoptedVolume> {
+        let Some(adopted) = &volume.adopted else { return Ok(answer(Arc::clone(volume), None)) };
+        if request.dry_run || request.look {
+            return Ok(answer(Arc::clone(volume), None));
+        }
+        let (id, marked) = (&volume.id, around.marked(&volume.id));
+        let renaming = || format!("rename {} to {}", request.path.display(), marked.display());
+        let is_left = match (source, adopted.settled) {
+            // A power cut between the two syncs of the rename can leave both names.
+            (Some(source), true) if self.is_second_name(volume, source)? => {
+                self.os.files.remove_file(&source.at()).doing(renaming)?;
+                self.os.files.sync_directory(around.parent()).doing(renaming)?;
+                false
+            }
+            // Its inode number was given to another file.
+            (Some(source), true) => {
+                return Err(Error::InUse(format!(
+                    "volume {id} was made of what was at {}, and what is there now has the same inode number; rename it",
+                    source.shown()
+                )));
+            }
+            (Some(source), false) => {
+                self.os.files.rename(&source.at(), &marked).doing(renaming)?;
+                self.os.files.sync_directory(around.parent()).doing(renaming)?;
+                true
+            }
+            (None, _) => self.os.files.stat(&marked).doing(renaming)?.is_some(),
+        };
+        let volume = match adopted.settled {
+            true => Arc::clone(volume),
+            false => {
+                let adopted = Some(Adopted { settled: true, ..adopted.clone() });
+                self.record(Volume { adopted, ..(**volume).clone() })?
+            }
+        };
+        if is_left && request.remove_source {
+            let removing = || format!("remove {}", around.shown_marked(id).display());
+            self.os.trees.remove(&marked).doing(removing)?;
+            self.os.files.sync_directory(around.parent()).doing(removing)?;
+            return Ok(answer(volume, None));
+        }
+        let left = is_left.then(|| around.shown_marked(id));
+        Ok(answer(volume, left))
+    }
+
+    /// Whether the image of the volume is the very file of the source.
+    fn is_second_name(&self, volume: &Volume, source: &Source) -> Result<bool> {
+        let data = self.paths(volume)?.data();
+        let found = self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))?;
+        Ok(source.stat.kind == FileKind::File && found.is_some_and(|found| found.id == source.stat.id))
+    }
+}
+
+fn answer(volume: Arc<Volume>, left: Option<PathBuf>) -> AdoptedVolume {
+    let way = volume.adopted.as_ref().map(|adopted| adopted.way);
+    AdoptedVolume { volume: Some(volume), way, left, made: true }
+}
+
+/// What the request asks for, as a new volume.
+fn wanted(node_key: &crate::model::NodeKey, request: &AdoptVolume, source: &Source) -> Wanted {
+    let (name, asked) = (source.volume_name(request), request.volume.clone());
+    Wanted {
+        id: VolumeId::of_name(node_key, &name),
+        name,
+        size: SizeRange { limit: 0, ..asked.size },
+        capabilities: asked.capabilities,
+        parameters: asked.parameters,
+        source: None,
+        consistency: asked.consistency,
+        way: None,
+        as_copy: false,
+        generation: None,
+        inline_target: None,
+        claim: asked.claim,
+    }
+}
+
+fn changed(request: &AdoptVolume) -> Error {
+    Error::Unavailable(format!("{} changed while it was looked at; try again", request.path.display()))
+}
+
+/// Whether a volume is wanted as a raw block device.
+fn is_block(capabilities: &[Capability]) -> bool {
+    capabilities.iter().any(Capability::is_block)
+}

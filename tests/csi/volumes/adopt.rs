@@ -1,0 +1,470 @@
+//! AdoptVolume: an image or a directory of others becomes a volume.
+
+use std::path::Path;
+
+use hostloop::kernel::{FileKind, MakeOptions};
+use hostloop::model::{FsType, MountFlags};
+use hostloop::wire::{csi, peer};
+use hostloop_fake_kernel::{FakeKernel, Kill};
+use tonic::Code;
+
+use crate::harness::{DIRECTORIES, DIRECTORIES_DIR, machine};
+use crate::life::*;
+use crate::support::*;
+
+/// On the filesystem and the mount of the default pool.
+const NEAR: &str = "/var/lib/hostloop/old";
+/// On those of the pool of directories.
+const NEAR_DIRECTORIES: &str = "/pools/directories/old";
+/// On another disk.
+const FAR: &str = "/old";
+const CONTENT: &[u8] = b"what the application wrote";
+
+fn machine_with_disk() -> FakeKernel {
+    let kernel = machine();
+    kernel.add_disk(FAR, FsType::Ext4, 50 << 30);
+    for directory in [NEAR, NEAR_DIRECTORIES, FAR] {
+        kernel.create_directories(directory);
+    }
+    kernel
+}
+
+fn flags() -> String {
+    format!("{NEAR};{NEAR_DIRECTORIES};{FAR}")
+}
+
+fn rig_on(kernel: FakeKernel) -> Rig {
+    Rig::on(kernel, &["--adopt-from", &flags()])
+}
+
+fn rig() -> Rig {
+    rig_on(machine_with_disk())
+}
+
+/// Makes an image with a filesystem, and a file in it.
+fn make_image(kernel: &FakeKernel, path: &str, fs_type: FsType, bytes: u64) {
+    let (os, at) = (kernel.os(), Path::new("/mnt"));
+    kernel.create_directories(at);
+    kernel.write_file(path, b"").unwrap();
+    os.images.set_size(Path::new(path), bytes).unwrap();
+    let device = kernel.attach_foreign(path, false).unwrap();
+    let options = MakeOptions { extra: Vec::new(), zeroed: true };
+    os.filesystems.make(&device.path(), fs_type, &options).unwrap();
+    os.mounts.mount(&device.path(), at, fs_type, &MountFlags::default()).unwrap();
+    kernel.write_file("/mnt/file", CONTENT).unwrap();
+    kernel.sync("/mnt/file").unwrap();
+    kernel.unmount_foreign(at).unwrap();
+    kernel.detach_foreign(device.number);
+    kernel.sync(path).unwrap();
+}
+
+fn make_directory(kernel: &FakeKernel, path: &str) {
+    kernel.create_directories(format!("{path}/sub"));
+    kernel.write_file(format!("{path}/sub/file"), CONTENT).unwrap();
+    kernel.sync(format!("{path}/sub/file")).unwrap();
+}
+
+fn image(path: &str) -> peer::AdoptVolumeRequest {
+    let source = Some(peer::adopt_volume_request::Source::Image(path.to_owned()));
+    peer::AdoptVolumeRequest { source, ..peer::AdoptVolumeRequest::default() }
+}
+
+fn directory(path: &str) -> peer::AdoptVolumeRequest {
+    peer::AdoptVolumeRequest {
+        source: Some(peer::adopt_volume_request::Source::Directory(path.to_owned())),
+        parameters: map(&[("backend", "directory"), ("pool", DIRECTORIES)]),
+        size_bytes: 64 << 20,
+        ..peer::AdoptVolumeRequest::default()
+    }
+}
+
+/// The volume as kubelet uses it.
+fn used(adopted: &peer::AdoptVolumeResponse) -> Vol {
+    let info = csi::Volume {
+        volume_id: adopted.volume_id.clone(),
+        capacity_bytes: adopted.capacity_bytes as i64,
+        volume_context: adopted.volume_context.clone(),
+        ..csi::Volume::default()
+    };
+    Vol::new(info, if adopted.block { block() } else { mount() })
+}
+
+/// What a pod reads from the volume.
+fn read(rig: &Rig, adopted: &peer::AdoptVolumeResponse, file: &str) -> Vec<u8> {
+    let vol = used(adopted);
+    rig.stage(&vol);
+    let target = rig.publish(&vol, "pod");
+    let content = rig.kernel.read_file(format!("{target}/{file}")).unwrap();
+    rig.unpublish(&vol, "pod");
+    rig.unstage(&vol);
+    content
+}
+
+fn ids(rig: &Rig) -> Vec<String> {
+    let listed = rig.ok(csi::ListVolumesRequest::default()).entries.into_iter();
+    listed.filter_map(|entry| entry.volume).map(|volume| volume.volume_id).collect()
+}
+
+#[test]
+fn an_image_of_the_same_mount_is_renamed() {
+    for fs_type in FsType::ALL {
+        let rig = rig();
+        let path = format!("{NEAR}/disk.img");
+        make_image(&rig.kernel, &path, fs_type, GIB as u64);
+        let inode = rig.kernel.stat(&path).unwrap().id;
+        let adopted = rig.ok(image(&path));
+        assert_eq!((adopted.way.as_str(), adopted.left.as_str()), ("rename", ""));
+        assert_eq!((adopted.fs_type.as_str(), adopted.capacity_bytes), (fs_type.as_str(), GIB as u64));
+        assert!(!rig.kernel.exists(&path));
+        assert_eq!(rig.image(&used(&adopted)).id, inode, "the very file");
+        assert_eq!(read(&rig, &adopted, "file"), CONTENT, "{fs_type}");
+        assert_eq!(rig.ok(image(&path)), adopted, "a repeated call");
+        assert!(rig.ok(peer::AdoptVolumeRequest { look: true, ..image(&path) }).made);
+        assert_eq!(ids(&rig), [adopted.volume_id.as_str()]);
+        rig.ok(used(&adopted).delete_request());
+        rig.fails(Code::NotFound, image(&path));
+        assert_eq!(rig.kernel.hazards(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_image_of_another_disk_is_copied() {
+    for remove_source in [false, true] {
+        let rig = rig();
+        let path = format!("{FAR}/disk.img");
+        make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+        let request = peer::AdoptVolumeRequest { remove_source, ..image(&path) };
+        let adopted = rig.ok(request.clone());
+        assert_eq!((adopted.way.as_str(), adopted.capacity_bytes), ("copy", 100 << 20));
+        let left = format!("{path}.adopted-{}", adopted.volume_id);
+        assert_eq!((rig.kernel.exists(&path), rig.kernel.exists(&left)), (false, !remove_source));
+        assert_eq!(adopted.left, if remove_source { String::new() } else { left.clone() });
+        assert_eq!(read(&rig, &adopted, "file"), CONTENT);
+        assert_eq!(rig.ok(request), adopted, "a repeated call");
+        if !remove_source {
+            let why = rig.fails(Code::InvalidArgument, image(&left));
+            assert!(why.contains(&adopted.volume_id), "{why}");
+            rig.ok(peer::AdoptVolumeRequest { remove_source: true, ..image(&path) });
+            assert!(!rig.kernel.exists(&left), "removed by a later call");
+        }
+        assert_eq!(ids(&rig), [adopted.volume_id.as_str()]);
+    }
+}
+
+#[test]
+fn an_image_with_a_second_name_is_copied() {
+    let rig = rig();
+    let path = format!("{NEAR}/disk.img");
+    make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+    rig.kernel.link(&path, format!("{NEAR}/other.img")).unwrap();
+    let adopted = rig.ok(image(&path));
+    assert_eq!(adopted.way, "copy");
+    assert_ne!(rig.image(&used(&adopted)).id, rig.kernel.stat(format!("{NEAR}/other.img")).unwrap().id);
+}
+
+#[test]
+fn a_directory_of_the_same_mount_is_renamed() {
+    let rig = rig();
+    let path = format!("{NEAR_DIRECTORIES}/pvc-1");
+    make_directory(&rig.kernel, &path);
+    let adopted = rig.ok(directory(&path));
+    assert_eq!((adopted.way.as_str(), adopted.capacity_bytes), ("rename", 64 << 20));
+    assert!(!rig.kernel.exists(&path));
+    assert_eq!(read(&rig, &adopted, "sub/file"), CONTENT);
+    assert_eq!(rig.ok(directory(&path)), adopted, "a repeated call");
+}
+
+#[test]
+fn a_directory_with_an_enforced_size_is_copied() {
+    let kernel = machine_with_disk();
+    kernel.add_disk("/pools/limited", FsType::Xfs, 20 << 30);
+    kernel.set_quotas("/pools/limited", true);
+    kernel.create_directories("/pools/limited/old");
+    let from = "/pools/limited/old;/old";
+    let rig = Rig::on(kernel, &["--adopt-from", from, "--pool", "limited=/pools/limited,reserve=0"]);
+    for path in ["/pools/limited/old/pvc-1", "/old/pvc-1"] {
+        make_directory(&rig.kernel, path);
+        let limited = map(&[("backend", "directory"), ("pool", "limited")]);
+        let request = peer::AdoptVolumeRequest { parameters: limited, ..directory(path) };
+        let small = peer::AdoptVolumeRequest { size_bytes: 1, ..request.clone() };
+        rig.kernel.write_file(format!("{path}/large"), &[7; 2 << 20]).unwrap();
+        let why = rig.fails(Code::OutOfRange, small);
+        assert!(why.contains("MiB"), "{why}");
+        let adopted = rig.ok(request);
+        assert_eq!(adopted.way, "copy", "{path}");
+        assert_eq!(read(&rig, &adopted, "sub/file"), CONTENT);
+    }
+}
+
+#[test]
+fn a_raw_block_image_keeps_its_bytes() {
+    let rig = rig();
+    let path = format!("{NEAR}/raw.img");
+    rig.kernel.write_file(&path, &[7; 5000]).unwrap();
+    let why = rig.fails(Code::InvalidArgument, image(&path));
+    assert!(why.contains("data of an unknown kind") && why.contains("raw block"), "{why}");
+    let adopted = rig.ok(peer::AdoptVolumeRequest { block: true, ..image(&path) });
+    assert_eq!(adopted.capacity_bytes, 8192, "whole blocks");
+    let vol = used(&adopted);
+    assert_eq!(rig.kernel.read(vol.image(), 4990, 10).unwrap(), [7; 10]);
+    rig.stage(&vol);
+}
+
+#[test]
+fn a_claim_is_kept_with_an_adopted_volume() {
+    let rig = rig();
+    let path = format!("{NEAR}/disk.img");
+    make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+    let key = |name: &str| format!("csi.storage.k8s.io/{name}");
+    let (namespace, name, volume) = (key("pvc/namespace"), key("pvc/name"), key("pv/name"));
+    let parameters = map(&[(&namespace, "shop"), (&name, "data"), (&volume, "pv-1")]);
+    rig.ok(peer::AdoptVolumeRequest { parameters, ..image(&path) });
+    let page = rig.ok(peer::ListDetailsRequest::default());
+    let [seen] = &page.volumes[..] else { panic!("one volume") };
+    assert_eq!(
+        [&seen.claim_namespace, &seen.claim_name, &seen.persistent_volume].map(String::as_str),
+        ["shop", "data", "pv-1"]
+    );
+}
+
+#[test]
+fn a_source_in_use_is_not_adopted() {
+    let rig = rig();
+    let path = format!("{NEAR}/disk.img");
+    make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+    let device = rig.kernel.attach_foreign(&path, false).unwrap();
+    let why = rig.fails(Code::FailedPrecondition, image(&path));
+    assert!(why.contains(&device.path().display().to_string()), "{why}");
+    rig.kernel.detach_foreign(device.number);
+    let open = rig.kernel.open(&path).unwrap();
+    let why = rig.fails(Code::FailedPrecondition, image(&path));
+    assert!(why.contains("open"), "{why}");
+    drop(open);
+
+    let directory_path = format!("{NEAR_DIRECTORIES}/pvc-1");
+    make_directory(&rig.kernel, &directory_path);
+    rig.kernel.create_directories("/pod");
+    let bind = |source: &str, target: &str| {
+        let os = rig.kernel.os();
+        os.mounts.bind(Path::new(source), Path::new(target), &MountFlags::default()).unwrap();
+    };
+    bind(&format!("{directory_path}/sub"), "/pod");
+    let why = rig.fails(Code::FailedPrecondition, directory(&directory_path));
+    assert!(why.contains("mounted at /pod"), "{why}");
+    rig.kernel.unmount_foreign("/pod").unwrap();
+    rig.kernel.mount_tmpfs(format!("{directory_path}/sub")).unwrap();
+    let why = rig.fails(Code::FailedPrecondition, directory(&directory_path));
+    assert!(why.contains("mounted at"), "{why}");
+    rig.kernel.unmount_foreign(format!("{directory_path}/sub")).unwrap();
+    bind(&directory_path, &directory_path);
+    let why = rig.fails(Code::FailedPrecondition, directory(&directory_path));
+    assert!(why.contains("mount point"), "{why}");
+    rig.kernel.unmount_foreign(&directory_path).unwrap();
+
+    assert_eq!(ids(&rig), Vec::<String>::new());
+    rig.ok(image(&path));
+    rig.ok(directory(&directory_path));
+}
+
+#[test]
+fn a_damaged_filesystem_is_not_adopted() {
+    let rig = rig();
+    let path = format!("{NEAR}/disk.img");
+    make_image(&rig.kernel, &path, FsType::Xfs, GIB as u64);
+    rig.kernel.damage(&path).unwrap();
+    let why = rig.fails(Code::FailedPrecondition, image(&path));
+    assert!(why.contains("damaged") && why.contains("repair"), "{why}");
+    let why =
+        rig.fails(Code::InvalidArgument, peer::AdoptVolumeRequest { fs_type: "ext4".into(), ..image(&path) });
+    assert!(why.contains("holds xfs"), "{why}");
+    let os = rig.kernel.os();
+    os.images.set_size(Path::new(&path), 512 << 20).unwrap();
+    let why = rig.fails(Code::FailedPrecondition, image(&path));
+    assert!(why.contains("cut off"), "{why}");
+    assert!(rig.kernel.exists(&path));
+}
+
+#[test]
+fn a_path_elsewhere_is_not_adopted() {
+    let rig = rig();
+    let vol = rig.volume("v", mount());
+    make_image(&rig.kernel, "/else.img", FsType::Ext4, 100 << 20);
+    rig.kernel.symlink("/else.img", format!("{NEAR}/link.img"));
+    rig.kernel.symlink("/", format!("{NEAR}/link"));
+    make_directory(&rig.kernel, &format!("{NEAR}/dir"));
+    let refused = [
+        (Code::InvalidArgument, "/else.img".to_owned()),
+        (Code::InvalidArgument, NEAR.to_owned()),
+        (Code::InvalidArgument, format!("{NEAR}/../old/disk.img")),
+        (Code::InvalidArgument, format!("{NEAR}/link.img")),
+        (Code::InvalidArgument, format!("{NEAR}/link/else.img")),
+        (Code::InvalidArgument, format!("{NEAR}/dir")),
+        (Code::NotFound, format!("{NEAR}/missing.img")),
+        (Code::NotFound, format!("{NEAR}/missing/disk.img")),
+    ];
+    for (code, path) in refused {
+        let why = rig.fails(code, image(&path));
+        assert!(why.contains(path.rsplit('/').next().unwrap()), "{path}: {why}");
+    }
+    assert!(rig.kernel.exists("/else.img"));
+    let rig = rig.restart_with(&["--adopt-from", "/var/lib"]);
+    let why = rig.fails(Code::InvalidArgument, image(&vol.image()));
+    assert!(why.contains("belongs to pool default"), "{why}");
+    let directories = map(&[("backend", "directory"), ("pool", DIRECTORIES)]);
+    for path in ["/var/lib/hostloop", DATA, "/var/lib/hostloop/volumes"] {
+        let request = peer::AdoptVolumeRequest { parameters: directories.clone(), ..directory(path) };
+        rig.fails(Code::InvalidArgument, request);
+    }
+    assert!(rig.kernel.exists(vol.image()));
+}
+
+#[test]
+fn a_node_adopts_nothing_without_the_flag() {
+    let rig = Rig::on(machine_with_disk(), &[]);
+    make_image(&rig.kernel, &format!("{NEAR}/disk.img"), FsType::Ext4, 100 << 20);
+    let why = rig.fails(Code::FailedPrecondition, image(&format!("{NEAR}/disk.img")));
+    assert!(why.contains("--adopt-from"), "{why}");
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let rig = rig();
+    let (near, far) = (format!("{NEAR}/disk.img"), format!("{FAR}/disk.img"));
+    for (path, way) in [(&near, "rename"), (&far, "copy")] {
+        make_image(&rig.kernel, path, FsType::Ext4, (100 << 20) + 512);
+        assert!(!rig.ok(peer::AdoptVolumeRequest { look: true, ..image(path) }).made);
+        let adopted = rig.ok(peer::AdoptVolumeRequest { dry_run: true, ..image(path) });
+        assert!(!adopted.made);
+        assert_eq!((adopted.way.as_str(), adopted.left.as_str()), (way, ""));
+        assert_eq!(adopted.capacity_bytes, (100 << 20) + 4096, "whole blocks");
+        assert_eq!(
+            rig.kernel.stat(path).map(|stat| (stat.kind, stat.size)),
+            Some((FileKind::File, (100 << 20) + 512))
+        );
+    }
+    assert_eq!(ids(&rig), Vec::<String>::new());
+}
+
+#[test]
+fn no_room_leaves_the_source_in_place() {
+    let rig = rig();
+    rig.kernel.set_space(10 << 30, 1 << 30);
+    let path = format!("{FAR}/disk.img");
+    make_image(&rig.kernel, &path, FsType::Ext4, 2 << 30);
+    rig.fails(Code::ResourceExhausted, image(&path));
+    assert!(rig.kernel.exists(&path));
+    assert_eq!(rig.kernel.tree(format!("{DATA}/volumes")), Vec::<String>::new());
+}
+
+/// Every source, and what it becomes.
+fn sources() -> [(&'static str, peer::AdoptVolumeRequest, String); 4] {
+    let [near, far] = [NEAR, FAR].map(|root| format!("{root}/disk.img"));
+    let [near_tree, far_tree] = [NEAR_DIRECTORIES, FAR].map(|root| format!("{root}/pvc-1"));
+    [
+        ("file", image(&near), near),
+        ("file", image(&far), far),
+        ("sub/file", directory(&near_tree), near_tree),
+        ("sub/file", directory(&far_tree), far_tree),
+    ]
+}
+
+fn prepared(path: &str) -> Rig {
+    let rig = rig();
+    match path.ends_with(".img") {
+        true => make_image(&rig.kernel, path, FsType::Ext4, (64 << 20) + 512),
+        false => make_directory(&rig.kernel, path),
+    }
+    rig.kernel.clear_steps();
+    rig
+}
+
+/// After whatever has happened: one volume with the data, and nothing else.
+fn check(rig: &Rig, request: &peer::AdoptVolumeRequest, (file, path): (&str, &str), what: &str) {
+    let adopted = match rig.call(request.clone()) {
+        Ok(adopted) => adopted,
+        Err(status) => panic!("{what}: {:?} {}", status.code(), status.message()),
+    };
+    assert_eq!(ids(rig), [adopted.volume_id.as_str()], "{what}");
+    assert_eq!(read(rig, &adopted, file), CONTENT, "{what}");
+    assert!(!rig.kernel.exists(path), "{what}");
+    let is_left = adopted.way == "copy";
+    assert_eq!(
+        (rig.kernel.exists(format!("{path}.adopted-{}", adopted.volume_id)), is_left),
+        (is_left, !adopted.left.is_empty()),
+        "{what}"
+    );
+    for pool in [DATA, DIRECTORIES_DIR] {
+        let others = |name: &String| !name.contains(&adopted.volume_id);
+        let volumes: Vec<_> = rig.kernel.tree(format!("{pool}/volumes")).into_iter().filter(others).collect();
+        assert_eq!(volumes, Vec::<String>::new(), "{what}");
+    }
+    rig.ok(used(&adopted).delete_request());
+    assert_eq!(rig.kernel.hazards(), Vec::<String>::new(), "{what}");
+}
+
+#[test]
+fn an_adoption_is_finished_after_a_kill_at_any_step() {
+    for (file, request, path) in sources() {
+        let rig = prepared(&path);
+        rig.ok(request.clone());
+        let steps = rig.kernel.steps().len();
+        assert!(steps > 5, "{steps}");
+        for step in 1..=steps {
+            for kill in [Kill::Before, Kill::Torn, Kill::After] {
+                let what = format!("{path}, killed {kill:?} at step {step}");
+                let mut rig = prepared(&path);
+                rig.kernel.kill_at(step, kill);
+                let _ = rig.call(request.clone());
+                rig.start_again();
+                check(&rig, &request, (file, &path), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_adoption_is_finished_after_a_power_cut() {
+    for (file, request, path) in sources() {
+        let steps = {
+            let rig = prepared(&path);
+            rig.ok(request.clone());
+            rig.kernel.steps().len()
+        };
+        for step in 1..=steps {
+            let what = format!("{path}, power cut after step {step}");
+            let mut rig = prepared(&path);
+            rig.kernel.kill_at(step, Kill::After);
+            let _ = rig.call(request.clone());
+            rig.power_cut();
+            if path == format!("{NEAR_DIRECTORIES}/pvc-1")
+                && rig.kernel.exists(&path)
+                && !ids(&rig).is_empty()
+            {
+                // A directory with two names, which no real filesystem has.
+                rig.fails(Code::FailedPrecondition, request.clone());
+                continue;
+            }
+            check(&rig, &request, (file, &path), &what);
+        }
+        let mut rig = prepared(&path);
+        rig.ok(request.clone());
+        rig.power_cut();
+        check(&rig, &request, (file, &path), "acknowledged");
+    }
+}
+
+#[test]
+fn an_adoption_that_fails_anywhere_can_be_repeated() {
+    for (file, request, path) in sources() {
+        let rig = prepared(&path);
+        rig.ok(request.clone());
+        for step in 1..=rig.kernel.steps().len() {
+            let what = format!("{path}, failed at step {step}");
+            let rig = prepared(&path);
+            rig.kernel.fail_at(step, nix::errno::Errno::EIO);
+            let _ = rig.call(request.clone());
+            rig.kernel.clear_plans();
+            check(&rig, &request, (file, &path), &what);
+        }
+    }
+}
