@@ -19,6 +19,7 @@ use crate::model::{Format, GroupSnapshot, Phase, Snapshot, Volume};
 
 /// What a record beside data is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "most are volumes, and few exist at a time")]
 pub enum Subject {
     Volume(Volume),
     /// A snapshot, with the group that it is a member of.
