@@ -22,7 +22,7 @@ use crate::driver::{Broken, RemoteSource, RemoteSources, Take};
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, Changes, OpenSource, Piece, SourceDescription, SourceHandle, Way};
 use crate::model::tree::{Attributes, Item, Position};
-use crate::model::{NodeKey, Permit, SnapshotId};
+use crate::model::{NodeKey, Permit, SnapshotId, VolumeSource};
 use crate::wire::peer::peer_client::PeerClient;
 use crate::wire::pull::Malformed;
 use crate::wire::{peer, pull};
@@ -132,12 +132,22 @@ impl RemoteSources for Pull {
                 (None, _) => unreachable(describe(&status)),
             })?;
             let described = pull::decode_description(answer.into_inner());
-            described.map_err(|Malformed(why)| {
+            let described = described.map_err(|Malformed(why)| {
                 Error::Unavailable(format!(
                     "the node at {address} describes a source that this version does not understand: {}",
                     line(&why)
                 ))
-            })
+            })?;
+            // A snapshot may have been made on an earlier node, whose disk this one has adopted. Each stream asks for the handle again, and
+            // would be retried until it is found.
+            let handle = &described.handle.id;
+            let is_asked_for = matches!(&request.source, VolumeSource::Snapshot(id) if id == handle);
+            match is_asked_for || handle.node_key() == node_key {
+                true => Ok(described),
+                false => Err(Error::Unavailable(format!(
+                    "node {node_id:?} describes source {handle} of another node; check what runs there"
+                ))),
+            }
         })?;
         let (pull, node_key) = (self.clone(), way.node_key.to_string());
         let way = Mutex::new(Known { address: address.to_owned(), permit, moves: 0 });
