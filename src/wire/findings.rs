@@ -44,14 +44,18 @@ pub fn decode(page: peer::ListFindingsResponse) -> FindingsPage {
 
 /// Encodes a request to put a finding right.
 pub fn encode_fix(fix: FixFinding) -> peer::FixFindingRequest {
-    let FixFinding { node_id, class, id, path, seen, unnamed } = fix;
-    peer::FixFindingRequest { node_id, class, id, path, seen, unnamed }
+    let FixFinding { node_id, class, id, path, seen, unnamed, pod_gone } = fix;
+    peer::FixFindingRequest { node_id, class, id, path, seen, unnamed, pod_gone }
 }
 
 /// Decodes a request to put a finding right.
 pub fn decode_fix(fix: peer::FixFindingRequest) -> FixFinding {
-    let peer::FixFindingRequest { node_id, class, id, path, seen, unnamed } = fix;
-    FixFinding { node_id, class, id, path, seen, unnamed }
+    let peer::FixFindingRequest { node_id, class, id, path, seen, unnamed, pod_gone } = fix;
+    FixFinding { node_id, class, id, path, seen, unnamed, pod_gone }
+}
+
+fn no_claim() -> Claim {
+    Claim { namespace: String::new(), name: String::new(), persistent_volume: String::new() }
 }
 
 fn encode_finding(finding: Finding) -> peer::Finding {
@@ -59,6 +63,7 @@ fn encode_finding(finding: Finding) -> peer::Finding {
         Fix::Does(fix) => (fix, String::new()),
         Fix::Kept(kept) => (String::new(), kept),
     };
+    let claim = finding.claim.unwrap_or_else(no_claim);
     peer::Finding {
         class: finding.class,
         id: finding.id,
@@ -72,11 +77,22 @@ fn encode_finding(finding: Finding) -> peer::Finding {
         loses_data: finding.loses_data,
         needs_unnamed: finding.needs_unnamed,
         seen: finding.seen,
-        persistent_volume: finding.persistent_volume.unwrap_or_default(),
+        persistent_volume: claim.persistent_volume,
+        claim_namespace: claim.namespace,
+        claim_name: claim.name,
+        name: finding.name,
+        content_name: finding.content.unwrap_or_default(),
     }
 }
 
 fn decode_finding(finding: peer::Finding) -> Finding {
+    // A node of an earlier version says only which PersistentVolume it is.
+    let is_claimed = !finding.claim_name.is_empty() || !finding.persistent_volume.is_empty();
+    let claim = is_claimed.then_some(Claim {
+        namespace: finding.claim_namespace,
+        name: finding.claim_name,
+        persistent_volume: finding.persistent_volume,
+    });
     Finding {
         class: finding.class,
         id: finding.id,
@@ -89,16 +105,14 @@ fn decode_finding(finding: peer::Finding) -> Finding {
         loses_data: finding.loses_data,
         needs_unnamed: finding.needs_unnamed,
         seen: finding.seen,
-        persistent_volume: text(finding.persistent_volume),
+        name: finding.name,
+        claim,
+        content: text(finding.content_name),
     }
 }
 
 fn encode_record(record: HeldRecord) -> peer::HeldRecord {
-    let claim = record.claim.unwrap_or(Claim {
-        namespace: String::new(),
-        name: String::new(),
-        persistent_volume: String::new(),
-    });
+    let claim = record.claim.unwrap_or_else(no_claim);
     let left_by =
         record.left_by.unwrap_or(LeftBy { id: String::new(), generation: 0, node_id: String::new() });
     peer::HeldRecord {
@@ -191,7 +205,9 @@ mod tests {
             loses_data: true,
             needs_unnamed: true,
             seen: word("x"),
-            persistent_volume: Some(word("pv")),
+            name: word("pvc-1"),
+            claim: Some(Claim { namespace: word("n"), name: word("c"), persistent_volume: word("pv") }),
+            content: Some(word("content")),
         };
         let kept = Finding { fix: Fix::Kept(word("in use")), bytes: None, ..Finding::default() };
         let record = HeldRecord {
@@ -226,7 +242,13 @@ mod tests {
             next_token: Some(word("t")),
         };
         assert_eq!(decode(encode(page.clone())), page);
-        let fix = FixFinding { node_id: word("n"), class: word("c"), unnamed: true, ..FixFinding::default() };
+        let fix = FixFinding {
+            node_id: word("n"),
+            class: word("c"),
+            unnamed: true,
+            pod_gone: true,
+            ..FixFinding::default()
+        };
         assert_eq!(decode_fix(encode_fix(fix.clone())), fix);
     }
 }

@@ -120,6 +120,7 @@ fn orphan(record: &HeldRecord) -> FixFinding {
         path: record.path.clone(),
         seen: record.seen.clone(),
         unnamed: true,
+        ..FixFinding::default()
     }
 }
 

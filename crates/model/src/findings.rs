@@ -63,8 +63,12 @@ pub struct Finding {
     pub needs_unnamed: bool,
     /// Anything that has changed changes it.
     pub seen: String,
-    /// The PersistentVolume that the volume was made for.
-    pub persistent_volume: Option<String>,
+    /// The CSI name; empty if that is not known.
+    pub name: String,
+    /// What the volume was made for.
+    pub claim: Option<Claim>,
+    /// The VolumeSnapshotContent that the snapshot was made for.
+    pub content: Option<String>,
 }
 
 /// What is done about a finding if that is asked for.
@@ -148,4 +152,6 @@ pub struct FixFinding {
     pub seen: String,
     /// The API server has just answered that nothing names the id.
     pub unnamed: bool,
+    /// The API server has just answered that the pod is gone whose mount is to be taken down.
+    pub pod_gone: bool,
 }

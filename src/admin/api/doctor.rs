@@ -1,7 +1,7 @@
 //! What `hostloop doctor` reads of the API server. A list is whole or not known: the absence of an object in a part of a list says
 //! nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -47,6 +47,15 @@ pub(in crate::admin) struct Content {
     pub(in crate::admin) being_deleted: bool,
 }
 
+/// A claim, bound or not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::admin) struct KnownClaim {
+    pub(in crate::admin) uid: String,
+    pub(in crate::admin) name: Name,
+    /// The PersistentVolume that it is bound to or wants; empty for none.
+    pub(in crate::admin) volume: String,
+}
+
 /// The objects of a cluster; `None` for what is not known.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::admin) struct Known {
@@ -54,8 +63,7 @@ pub(in crate::admin) struct Known {
     pub(in crate::admin) contents: Option<Vec<Content>>,
     /// The uids of all pods, those that have ended too.
     pub(in crate::admin) pods: Option<BTreeSet<String>>,
-    /// By their uids.
-    pub(in crate::admin) claims: Option<BTreeMap<String, Name>>,
+    pub(in crate::admin) claims: Option<Vec<KnownClaim>>,
     /// The names of PersistentVolumes that a VolumeAttachment names.
     pub(in crate::admin) attached: Option<BTreeSet<String>>,
     /// The CSI ids that VolumeReplicas name: of volumes and of copies.
@@ -66,7 +74,7 @@ impl Cluster {
     /// Reads all lists. Also returns what could not be read, for people.
     pub(in crate::admin) async fn all_known(&self) -> (Known, BTreeSet<String>) {
         let (volumes, pods, claims, attached) =
-            tokio::join!(self.pvs(), self.pod_uids(), self.claim_uids(), self.attached());
+            tokio::join!(self.pvs(), self.pod_uids(), self.claims_of_all(), self.attached());
         let (contents, replicas) = tokio::join!(self.contents(), self.replica_ids());
         let mut problems = BTreeSet::new();
         let known = Known {
@@ -91,13 +99,14 @@ impl Cluster {
         Ok(pods.iter().filter_map(Pod::uid).collect())
     }
 
-    async fn claim_uids(&self) -> Result<BTreeMap<String, Name>> {
+    async fn claims_of_all(&self) -> Result<Vec<KnownClaim>> {
         let claims: Vec<PersistentVolumeClaim> = whole(&Api::all(self.client.clone())).await?;
-        let named = |claim: &PersistentVolumeClaim| Name {
-            namespace: claim.namespace().unwrap_or_default(),
-            name: claim.name_any(),
+        let known = |claim: PersistentVolumeClaim| KnownClaim {
+            uid: claim.uid().unwrap_or_default(),
+            name: Name { namespace: claim.namespace().unwrap_or_default(), name: claim.name_any() },
+            volume: claim.spec.and_then(|spec| spec.volume_name).unwrap_or_default(),
         };
-        Ok(claims.iter().filter_map(|claim| Some((claim.uid()?, named(claim)))).collect())
+        Ok(claims.into_iter().map(known).collect())
     }
 
     async fn attached(&self) -> Result<BTreeSet<String>> {
@@ -121,17 +130,11 @@ impl Cluster {
     }
 
     async fn dynamic(&self, kind: &ApiResource) -> Result<Option<Vec<DynamicObject>>> {
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), kind);
-        match whole(&api).await {
-            Ok(found) => Ok(Some(found)),
-            // So the API server answers if it knows no such kind.
-            Err(Failure::Outdated) => Ok(None),
-            Err(error) => Err(error),
-        }
+        whole_if_served(&Api::all_with(self.client.clone(), kind)).await
     }
 }
 
-/// Returns all objects of a list, page by page.
+/// Returns all objects of a list.
 ///
 /// # Errors
 /// If one page did not come: then nothing is known.
@@ -139,13 +142,30 @@ async fn whole<K>(api: &Api<K>) -> Result<Vec<K>>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
+    let all = whole_if_served(api).await?;
+    all.ok_or_else(|| Failure::Later("it does not serve objects of this kind".to_owned()))
+}
+
+/// Returns all objects of a list, page by page; `None` if the API server knows no such kind: it answers the first page with 404 then.
+///
+/// # Errors
+/// If one page did not come.
+async fn whole_if_served<K>(api: &Api<K>) -> Result<Option<Vec<K>>>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
     let (mut all, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
     loop {
-        let page = api.list(&params).await?;
+        let page = match api.list(&params).await {
+            Err(kube::Error::Api(status)) if status.code == 404 && params.continue_token.is_none() => {
+                return Ok(None);
+            }
+            page => page?,
+        };
         all.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = ListParams::default().limit(PAGE).continue_token(&token),
-            None => return Ok(all),
+            None => return Ok(Some(all)),
         }
     }
 }

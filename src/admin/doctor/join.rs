@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::admin::api::doctor::{Content, Known, Pv};
+use crate::admin::api::doctor::{Known, Pv};
 use crate::cluster::findings::{ExaminedNode, NodeFindings};
 use crate::model::findings::{
     Finding, Fix, FixFinding, HeldMount, HeldRecord, LeftBy, MOVED_LEFT, ORPHAN_RECORD, STALE_MOUNT,
@@ -11,6 +11,7 @@ use crate::model::{SnapshotId, Timestamp};
 
 use super::lost::{without_snapshot, without_volume};
 use super::row::Row;
+use super::wanted::{Held, unknown_of_snapshots, unknown_of_volumes, wants_snapshot, wants_volume};
 
 /// All that was asked, once.
 #[derive(Debug, Clone, Default)]
@@ -19,28 +20,11 @@ pub(super) struct Look {
     pub(super) known: Known,
     /// The driver that is meant; `None` to believe the node.
     pub(super) driver: Option<String>,
-    /// All nodes were asked, and not one of them only.
-    pub(super) all_nodes: bool,
 }
 
 impl Look {
     pub(super) fn answers(&self) -> impl Iterator<Item = (&str, &NodeFindings)> {
         self.nodes.iter().filter_map(|node| Some((node.known.node_id.as_str(), node.answer.as_ref().ok()?)))
-    }
-
-    /// The PersistentVolume that has this handle, or the name of which a record has.
-    fn named(&self, id: &str, persistent_volume: Option<&str>) -> Option<String> {
-        let volumes = self.known.volumes.as_deref().unwrap_or_default();
-        if let Some(volume) = volumes.iter().find(|volume| volume.handle == id) {
-            return Some(format!("PersistentVolume {} names it", volume.name));
-        }
-        let name = persistent_volume.filter(|name| !name.is_empty())?;
-        let same = volumes.iter().find(|volume| volume.name == name)?;
-        Some(format!("there is a PersistentVolume {name}, with the volume handle {:?}", same.handle))
-    }
-
-    fn content_of(&self, id: &str) -> Option<&Content> {
-        self.known.contents.iter().flatten().find(|content| content.handle.as_deref() == Some(id))
     }
 }
 
@@ -60,7 +44,7 @@ pub(super) fn findings(look: &Look, grace: Duration) -> Vec<Row> {
     rows.retain(|row| row.age_seconds.is_none_or(|age| age >= grace));
     for row in &mut rows {
         if row.age_seconds.is_none() && grace > 0 && row.request.is_some() {
-            row.keep("since when it is so is not known; --grace 0s puts it right all the same".to_owned());
+            row.keep("its age is not known: use --grace 0s to put it right".to_owned());
         }
     }
     rows.sort_by(|a, b| a.key().cmp(&b.key()));
@@ -77,7 +61,8 @@ fn of_node(look: &Look, node: &str, answer: &NodeFindings, finding: &Finding) ->
         node: node.to_owned(),
         class: finding.class.clone(),
         id: finding.id.clone(),
-        persistent_volume: finding.persistent_volume.clone(),
+        claim: finding.claim.as_ref().filter(|claim| !claim.name.is_empty()).map(ToString::to_string),
+        persistent_volume: finding.claim.as_ref().map(|claim| claim.persistent_volume.clone()),
         pool: Some(finding.pool.clone()).filter(|pool| !pool.is_empty()),
         path: Some(finding.path.clone()).filter(|path| !path.is_empty()),
         age_seconds: age(answer.now, finding.since),
@@ -93,6 +78,7 @@ fn of_node(look: &Look, node: &str, answer: &NodeFindings, finding: &Finding) ->
         path: finding.path.clone(),
         seen: finding.seen.clone(),
         unnamed: finding.needs_unnamed,
+        pod_gone: false,
     };
     match &finding.fix {
         Fix::Kept(why) => row.keep(why.clone()),
@@ -108,36 +94,14 @@ fn of_node(look: &Look, node: &str, answer: &NodeFindings, finding: &Finding) ->
 
 /// Returns why it cannot be said that no object names what was found.
 fn why_not_unnamed(look: &Look, finding: &Finding) -> Option<String> {
-    let rebuild = "its record is lost: run \"hostloop state rebuild\" on the node";
-    if finding.id.parse::<SnapshotId>().is_ok() {
-        return match (&look.known.contents, look.content_of(&finding.id)) {
-            (None, _) => Some("which VolumeSnapshotContents there are is not known".to_owned()),
-            (_, Some(content)) => Some(format!("VolumeSnapshotContent {} names it; {rebuild}", content.name)),
-            (Some(_), None) => None,
-        };
-    }
-    if look.known.volumes.is_none() {
-        return Some("which PersistentVolumes there are is not known".to_owned());
-    }
-    let named = look.named(&finding.id, finding.persistent_volume.as_deref());
-    named
-        .map(|named| format!("{named}; {rebuild}"))
-        .or_else(|| claimed(look, &finding.id, finding.persistent_volume.as_deref()))
-}
-
-/// Returns what else may still want a volume: a claim whose volume is being made, an attachment, a move.
-fn claimed(look: &Look, id: &str, persistent_volume: Option<&str>) -> Option<String> {
-    let Some(replicas) = &look.known.replicas else {
-        return Some("which VolumeReplicas there are is not known".to_owned());
+    let held = Held::from(finding);
+    let (unknown, wanted) = match finding.id.parse::<SnapshotId>() {
+        Ok(_) => (unknown_of_snapshots(look), wants_snapshot(look, &held)),
+        Err(_) => (unknown_of_volumes(look), wants_volume(look, &held)),
     };
-    let Some(attached) = &look.known.attached else {
-        return Some("which VolumeAttachments there are is not known".to_owned());
-    };
-    if replicas.contains(id) {
-        return Some("a VolumeReplica names it".to_owned());
-    }
-    let attached = persistent_volume.filter(|name| attached.contains(*name));
-    attached.map(|name| format!("a VolumeAttachment names PersistentVolume {name}"))
+    let rebuild =
+        |wanted| format!("{wanted}; its record is lost: run \"hostloop state rebuild\" on the node");
+    unknown.or_else(|| wanted.map(rebuild))
 }
 
 fn row_of(node: &str, answer: &NodeFindings, class: &str, record: &HeldRecord) -> Row {
@@ -173,17 +137,10 @@ fn orphan_volume(look: &Look, node: &str, answer: &NodeFindings, record: &HeldRe
     if volumes.iter().any(|volume| volume.handle == record.id) {
         return None;
     }
-    let claims = look.known.claims.as_ref();
-    // external-provisioner names a volume after the uid of its claim, and makes the PersistentVolume after it.
-    let wanting = claims.and_then(|claims| claims.iter().find(|(uid, _)| record.name.contains(uid.as_str())));
     let mut row = row_of(node, answer, ORPHAN_RECORD, record);
     row.found = "a volume that no PersistentVolume names".to_owned();
     row.deletes_data = true;
-    let name = row.persistent_volume.clone();
-    let unsure = claims.is_none().then(|| "which claims there are is not known".to_owned());
-    let wanted = wanting.map(|(_, claim)| format!("it was made for claim {claim}, which still exists"));
-    let why = unsure.or(wanted).or_else(|| look.named(&record.id, name.as_deref()));
-    let why = why.or_else(|| claimed(look, &record.id, name.as_deref()));
+    let why = unknown_of_volumes(look).or_else(|| wants_volume(look, &Held::from(record)));
     match why.or_else(|| record.uses.as_ref().map(|uses| format!("in use: {uses}"))) {
         Some(why) => row.keep(why),
         None => row.fixed_by("deletes the volume".to_owned(), request(node, ORPHAN_RECORD, record)),
@@ -193,20 +150,14 @@ fn orphan_volume(look: &Look, node: &str, answer: &NodeFindings, record: &HeldRe
 
 fn orphan_snapshot(look: &Look, node: &str, answer: &NodeFindings, record: &HeldRecord) -> Option<Row> {
     let contents = look.known.contents.as_ref()?;
-    if look.content_of(&record.id).is_some() {
+    if contents.iter().any(|content| content.handle.as_ref() == Some(&record.id)) {
         return None;
     }
-    let wants = |content: &&Content| {
-        let is_made_for = !content.snapshot_uid.is_empty() && record.name.contains(&content.snapshot_uid);
-        is_made_for || record.content.as_ref() == Some(&content.name)
-    };
     let mut row = row_of(node, answer, ORPHAN_RECORD, record);
     row.found = "a snapshot that no VolumeSnapshotContent names".to_owned();
     row.deletes_data = true;
-    match contents.iter().find(wants) {
-        Some(content) => {
-            row.keep(format!("VolumeSnapshotContent {} wants it, and does not name it yet", content.name))
-        }
+    match wants_snapshot(look, &Held::from(record)) {
+        Some(why) => row.keep(why),
         None => row.fixed_by("deletes the snapshot".to_owned(), request(node, ORPHAN_RECORD, record)),
     }
     Some(row)
@@ -220,6 +171,7 @@ fn request(node: &str, class: &str, record: &HeldRecord) -> FixFinding {
         path: record.path.clone(),
         seen: record.seen.clone(),
         unnamed: true,
+        pod_gone: false,
     }
 }
 
@@ -228,6 +180,7 @@ fn left(look: &Look, node: &str, answer: &NodeFindings, record: &HeldRecord, by:
     let mut row = row_of(node, answer, MOVED_LEFT, record);
     row.found = format!("left of volume {}, which has moved to node {}", by.id, by.node_id);
     row.deletes_data = true;
+    row.relies_on = Some(by.node_id.clone());
     match why_left_stays(look, record, by) {
         Some(why) => row.keep(why),
         None => row.fixed_by("deletes it".to_owned(), request(node, MOVED_LEFT, record)),
@@ -237,7 +190,7 @@ fn left(look: &Look, node: &str, answer: &NodeFindings, record: &HeldRecord, by:
 
 fn why_left_stays(look: &Look, record: &HeldRecord, by: &LeftBy) -> Option<String> {
     let Some(replicas) = &look.known.replicas else {
-        return Some("which VolumeReplicas there are is not known".to_owned());
+        return Some("which VolumeReplicas exist is not known".to_owned());
     };
     if replicas.contains(&by.id) || replicas.contains(&record.id) {
         return Some(
@@ -245,7 +198,7 @@ fn why_left_stays(look: &Look, record: &HeldRecord, by: &LeftBy) -> Option<Strin
         );
     }
     let Some(volumes) = &look.known.volumes else {
-        return Some("which PersistentVolumes there are is not known".to_owned());
+        return Some("which PersistentVolumes exist is not known".to_owned());
     };
     let has_it = look.answers().any(|(node, answer)| {
         let is_it = |held: &HeldRecord| {
@@ -308,14 +261,19 @@ fn of_mount(
         path: mount.path.clone(),
         seen: mount.seen.clone(),
         unnamed,
+        pod_gone: !unnamed,
         ..request(node, STALE_MOUNT, record)
     };
-    match mount.seen.is_empty() {
-        // The kernel shows a device as long as any container has it mounted, and a directory has none.
-        true => {
-            row.keep("a container may still have the directory: unmount it by hand if none does".to_owned())
-        }
-        false => row.fixed_by("unmounts it".to_owned(), request),
+    // The kernel shows a device as long as any container has it mounted, and a directory has none.
+    let is_hidden = mount.seen.is_empty();
+    let hidden = || "a container may still have the directory: unmount it by hand if none does".to_owned();
+    let wanted = || match unnamed {
+        true => unknown_of_volumes(look).or_else(|| wants_volume(look, &Held::from(record))),
+        false => None,
+    };
+    match is_hidden.then(hidden).or_else(wanted) {
+        Some(why) => row.keep(why),
+        None => row.fixed_by("unmounts it".to_owned(), request),
     }
     Some(row)
 }

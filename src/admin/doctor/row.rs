@@ -35,6 +35,9 @@ pub(super) struct Row {
     /// Why nothing was done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) failed: Option<String>,
+    /// The node whose answer the fix relies on, beside its own.
+    #[serde(skip)]
+    pub(super) relies_on: Option<String>,
     #[serde(skip)]
     pub(super) request: Option<FixFinding>,
 }

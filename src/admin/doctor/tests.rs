@@ -89,7 +89,7 @@ async fn all_pages_of_a_list_are_read() {
     world.fail_page(1);
     let (outcome, out, err) = doctor(&world, "--fix --delete-data").await;
     assert_eq!((outcome, world.fixes()), (Outcome::Failed, vec![]));
-    assert!(out.contains("nothing was found where an answer came"), "{out}");
+    assert!(out.contains("not everything was looked at"), "{out}");
     assert!(err.contains("list PersistentVolumes"), "{err}");
 }
 
@@ -101,6 +101,43 @@ async fn an_object_between_two_looks_is_seen() {
     world.add_after_looks(1, volume_object("pv-1", DRIVER, &id, "node-1"));
     let (outcome, out, _) = doctor(&world, "--fix --delete-data --grace 0s").await;
     assert_eq!((outcome, world.fixes()), (Outcome::Done, vec![]), "{out}");
+}
+
+#[tokio::test]
+async fn an_object_made_between_two_fixes_is_seen() {
+    let world = World::new();
+    let names = ["v1", "v2", "v3"];
+    names.iter().for_each(|name| world.holds("node-1", name, name));
+    let mut ids = names.map(|name| world.id("node-1", name));
+    ids.sort();
+    world.add_after_fixes(1, volume_object("pv-1", DRIVER, &ids[1], "node-1"));
+    let (outcome, out, _) = doctor(&world, "--fix --delete-data").await;
+    let fixed: Vec<String> = world.fixes().into_iter().map(|fix| fix.id).collect();
+    assert_eq!((outcome, fixed), (Outcome::Failed, vec![ids[0].clone(), ids[2].clone()]));
+    assert!(out.contains("not done: the objects of the API server have changed meanwhile"), "{out}");
+}
+
+#[tokio::test]
+async fn lists_that_cease_between_two_fixes_end_it() {
+    let world = World::new();
+    ["v1", "v2"].iter().for_each(|name| world.holds("node-1", name, name));
+    world.in_pages_of(1);
+    world.fail_page_after_fixes(1);
+    let (outcome, out, _) = doctor(&world, "--fix --delete-data").await;
+    assert_eq!((outcome, world.fixes().len()), (Outcome::Failed, 1), "{out}");
+}
+
+#[tokio::test]
+async fn data_left_by_a_move_go_if_one_node_is_meant() {
+    let world = World::new();
+    world.holds("node-2", "v1", "pvc-1");
+    let (volume, left) = (world.id("node-2", "v1"), world.id("node-1", "left"));
+    world.add(volume_object("pv-1", DRIVER, &volume, "node-2"));
+    world.has_left("node-1", &left, &volume, "node-2");
+    let (outcome, out, _) = doctor(&world, "node-1 --fix --delete-data").await;
+    assert_eq!(outcome, Outcome::Done, "{out}");
+    let fixes: Vec<(String, String)> = world.fixes().into_iter().map(|it| (it.class, it.id)).collect();
+    assert_eq!(fixes, [("moved-left".to_owned(), left)]);
 }
 
 #[tokio::test]
@@ -124,7 +161,7 @@ async fn on_a_node_only_what_needs_no_objects_is_fixed() {
     world.says("node-1", image);
     let (outcome, out, _) = doctor(&world, "--fix --endpoint /run/x.sock").await;
     assert_eq!(outcome, Outcome::Failed);
-    assert!(out.contains("which PersistentVolumes there are is not known"), "{out}");
+    assert!(out.contains("which PersistentVolumes exist is not known"), "{out}");
     assert!(!out.contains("orphan-record"), "{out}");
     let fixes: Vec<String> = world.fixes().into_iter().map(|fix| fix.class).collect();
     assert_eq!(fixes, [SIZE_NOT_ENFORCED]);

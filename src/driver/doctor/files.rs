@@ -95,7 +95,15 @@ impl Driver {
             }
             Record::Whole(beside) => {
                 (finding.needs_unnamed, finding.loses_data) = (true, true);
-                finding.persistent_volume = persistent_volume(beside);
+                match &beside.subject {
+                    Subject::Volume(volume) => {
+                        (finding.name, finding.claim) = (volume.name.clone(), volume.claim.clone());
+                    }
+                    Subject::Snapshot(snapshot, _) => {
+                        finding.name = snapshot.name.clone();
+                        finding.content = snapshot.object.as_ref().map(|object| object.content.clone());
+                    }
+                }
                 match self.why_kept(pool, entry, beside) {
                     None => Fix::Does("deletes it".to_owned()),
                     Some(why) => Fix::Kept(why),
@@ -135,6 +143,9 @@ impl Driver {
                 {
                     return Some(elsewhere.to_owned());
                 }
+                if let Some(why) = self.why_of_a_move(volume) {
+                    return Some(why);
+                }
                 let paths = VolumePaths::of_volume(&pool.path, volume);
                 match presence_of(&volume.content).uses(self.place(volume, &paths)) {
                     Ok(uses) => uses.any().then(|| in_use(&uses)),
@@ -154,6 +165,19 @@ impl Driver {
                 "it is a checkpoint for another node: run \"hostloop state rebuild\" on the node".to_owned()
             }),
         }
+    }
+
+    /// Returns what says that a move of the volume has not ended, or that its data are on another node now.
+    fn why_of_a_move(&self, volume: &Volume) -> Option<String> {
+        let found = match volume {
+            Volume { copy_of: Some(_), .. } => "it is a copy for a move".to_owned(),
+            Volume { retired: Some(retired), .. } => {
+                format!("it is left of volume {}, which has moved to node {}", retired.was, retired.node_id)
+            }
+            Volume { moved_to: Some(node), .. } => format!("its data move to node {node:?}"),
+            _ => self.moved(&volume.id)?.to_string(),
+        };
+        Some(format!("{found}; run \"hostloop state rebuild\" on the node, and look at its VolumeMove"))
     }
 
     pub(super) fn look_at_freezes(&self, looked: &mut Looked) {
@@ -204,11 +228,4 @@ impl Driver {
 
 fn in_use(uses: &Uses) -> String {
     format!("in use: {}", uses.describe())
-}
-
-fn persistent_volume(beside: &Beside) -> Option<String> {
-    match &beside.subject {
-        Subject::Volume(volume) => volume.claim.as_ref().map(|claim| claim.persistent_volume.clone()),
-        Subject::Snapshot(..) => None,
-    }
 }

@@ -163,7 +163,10 @@ impl Driver {
         let mount = mount.ok_or_else(|| changed(wanted))?;
         let (volume_id, path) = (wanted.id.clone(), PathBuf::from(&wanted.path));
         match mount.pod_uid {
-            Some(_) => self.node_unpublish_volume(NodeUnpublishVolume { volume_id, target_path: path })?,
+            Some(_) => {
+                expect_pod_gone(wanted)?;
+                self.node_unpublish_volume(NodeUnpublishVolume { volume_id, target_path: path })?;
+            }
             None => {
                 expect_unnamed(wanted)?;
                 self.node_unstage_volume(NodeUnstageVolume { volume_id, staging_path: path })?;
@@ -238,6 +241,18 @@ fn expect_unnamed(wanted: &FixFinding) -> Result<()> {
             "{} is left as it is: which PersistentVolumes and VolumeSnapshotContents there are is not known here; run hostloop doctor \
              with a kubeconfig",
             wanted.id
+        ))),
+    }
+}
+
+/// # Errors
+/// FAILED_PRECONDITION if the caller does not know whether the pod still exists.
+fn expect_pod_gone(wanted: &FixFinding) -> Result<()> {
+    match wanted.pod_gone {
+        true => Ok(()),
+        false => Err(Error::InUse(format!(
+            "{} stays mounted: this node does not know which pods exist; run hostloop doctor with a kubeconfig",
+            wanted.path
         ))),
     }
 }

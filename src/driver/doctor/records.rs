@@ -143,7 +143,8 @@ impl Driver {
                 Some(who) => Fix::Kept(who),
             },
             seen,
-            persistent_volume: volume.claim.as_ref().map(|claim| claim.persistent_volume.clone()),
+            name: volume.name.clone(),
+            claim: volume.claim.clone(),
             ..Finding::default()
         })
     }
@@ -177,7 +178,8 @@ impl Driver {
             found: trouble.message,
             fix: Fix::Does("sets its limit again".to_owned()),
             seen,
-            persistent_volume: volume.claim.as_ref().map(|claim| claim.persistent_volume.clone()),
+            name: volume.name.clone(),
+            claim: volume.claim.clone(),
             ..Finding::default()
         })
     }
@@ -191,7 +193,7 @@ impl Driver {
         let paths = self.paths(volume);
         let (pool, directory) = (volume.pool(), paths.as_ref().ok().map(|paths| paths.directory.clone()));
         let mut finding = half_made(volume.id.to_string(), volume.phase, pool, print_of(volume));
-        finding.persistent_volume = volume.claim.as_ref().map(|claim| claim.persistent_volume.clone());
+        (finding.name, finding.claim) = (volume.name.clone(), volume.claim.clone());
         finding.since =
             directory.as_deref().filter(|_| self.answers(pool)).and_then(|path| self.changed(path));
         finding.since = finding.since.or_else(|| Some(self.first_seen.of(&finding.seen)));

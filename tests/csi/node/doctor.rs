@@ -14,13 +14,13 @@ use crate::directories::quotas::{FLAGS, LIMITED, POOL, kernel, sized, troubles};
 use crate::life::*;
 use crate::support::*;
 
-fn look(rig: &Rig) -> peer::ListFindingsResponse {
+pub fn look(rig: &Rig) -> peer::ListFindingsResponse {
     rig.ok(peer::ListFindingsRequest::default())
 }
 
 /// The only finding, which is of this class.
 #[track_caller]
-fn only(rig: &Rig, class: &str) -> peer::Finding {
+pub fn only(rig: &Rig, class: &str) -> peer::Finding {
     let found = look(rig).findings;
     let [finding] = &found[..] else { panic!("one finding: {found:?}") };
     assert_eq!(finding.class, class);
@@ -32,18 +32,18 @@ fn record(rig: &Rig, id: &str) -> peer::HeldRecord {
     look(rig).records.into_iter().find(|record| record.id == id).expect("a record")
 }
 
-fn fix(finding: &peer::Finding) -> peer::FixFindingRequest {
+pub fn fix(finding: &peer::Finding) -> peer::FixFindingRequest {
     peer::FixFindingRequest {
         node_id: NODE.to_owned(),
         class: finding.class.clone(),
         id: finding.id.clone(),
         path: finding.path.clone(),
         seen: finding.seen.clone(),
-        unnamed: false,
+        ..Default::default()
     }
 }
 
-fn unnamed(request: peer::FixFindingRequest) -> peer::FixFindingRequest {
+pub fn unnamed(request: peer::FixFindingRequest) -> peer::FixFindingRequest {
     peer::FixFindingRequest { unnamed: true, ..request }
 }
 
@@ -58,7 +58,7 @@ fn orphan(record: &peer::HeldRecord) -> peer::FixFindingRequest {
     }
 }
 
-fn lose(rig: &mut Rig, vols: &[&Vol]) {
+pub fn lose(rig: &mut Rig, vols: &[&Vol]) {
     rig.restore_state(|store| {
         for vol in vols {
             store.delete(&vol.id.parse().expect("an id"), Durability::Synced).expect("delete");
@@ -285,6 +285,9 @@ fn a_mount_of_a_pod_goes_by_its_path() {
         seen: mount.seen.clone(),
         ..Default::default()
     };
+    let why = rig.fails(Code::FailedPrecondition, request.clone());
+    assert!(why.contains("which pods exist"), "{why}");
+    let request = peer::FixFindingRequest { pod_gone: true, ..request };
     let busy = rig.kernel.open(&targets[0]).expect("a program has it");
     rig.fails(Code::FailedPrecondition, request.clone());
     assert_eq!(rig.mounts_at(&targets[0]), 1);

@@ -1,15 +1,15 @@
 //! Which objects keep what alive.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::admin::api::doctor::{Content, Known, Pv};
+use crate::admin::api::doctor::{Content, Known, KnownClaim, Pv};
 use crate::admin::doctor::join::{Look, findings};
 use crate::admin::doctor::row::Row;
 use crate::admin::seen::Name;
 use crate::cluster::findings::{ExaminedNode, NodeFindings};
 use crate::model::details::KnownNode;
-use crate::model::findings::{HeldMount, HeldRecord, LeftBy};
+use crate::model::findings::{Finding, Fix, HeldMount, HeldRecord, LeftBy, ORPHAN_IMAGE};
 use crate::model::{Claim, NodeKey, SnapshotId, Timestamp, VolumeId};
 
 use super::world::DRIVER;
@@ -58,14 +58,14 @@ fn nothing() -> Known {
         volumes: Some(Vec::new()),
         contents: Some(Vec::new()),
         pods: Some(BTreeSet::new()),
-        claims: Some(BTreeMap::new()),
+        claims: Some(Vec::new()),
         attached: Some(BTreeSet::new()),
         replicas: Some(BTreeSet::new()),
     }
 }
 
 fn look(nodes: Vec<ExaminedNode>, known: Known) -> Look {
-    Look { nodes, known, driver: Some(DRIVER.to_owned()), all_nodes: true }
+    Look { nodes, known, driver: Some(DRIVER.to_owned()) }
 }
 
 fn pv(handle: &str, node: &str) -> Pv {
@@ -77,6 +77,11 @@ fn pv(handle: &str, node: &str) -> Pv {
         age: Some(9000),
         ..Pv::default()
     }
+}
+
+fn claim(name: &str, volume: &str) -> KnownClaim {
+    let name = Name { namespace: "shop".to_owned(), name: name.to_owned() };
+    KnownClaim { uid: "uid-7".to_owned(), name, volume: volume.to_owned() }
 }
 
 /// The only row.
@@ -97,16 +102,17 @@ fn an_orphan_is_what_nothing_wants() {
     let row = only(&look(held(), nothing()));
     assert_eq!((row.class.as_str(), row.claim.as_deref()), ("orphan-record", Some("shop/data")));
     assert!(row.deletes_data && row.request.as_ref().is_some_and(|request| request.unnamed), "{row:?}");
-    let kept: [(Known, &str); 7] = [
+    let claimed = |claim: KnownClaim| Known { claims: Some(vec![claim]), ..nothing() };
+    let kept: [(Known, &str); 9] = [
         (Known { claims: None, ..nothing() }, "which claims"),
         (Known { attached: None, ..nothing() }, "which VolumeAttachments"),
         (Known { replicas: None, ..nothing() }, "which VolumeReplicas"),
         (Known { replicas: Some(set(&[&id("a", "v")])), ..nothing() }, "a VolumeReplica"),
         (Known { attached: Some(set(&["pvc-uid-1"])), ..nothing() }, "a VolumeAttachment"),
-        (
-            Known { claims: Some(BTreeMap::from([("uid-1".to_owned(), Name::default())])), ..nothing() },
-            "which still exists",
-        ),
+        (claimed(KnownClaim { uid: "uid-1".to_owned(), ..KnownClaim::default() }), "it was made for claim"),
+        // A claim that was restored from a backup has another uid.
+        (claimed(claim("other", "pvc-uid-1")), "it was made for claim shop/other"),
+        (claimed(claim("data", "")), "it was made for claim shop/data"),
         (
             Known {
                 volumes: Some(vec![Pv { name: "pvc-uid-1".to_owned(), ..pv("other", "z") }]),
@@ -123,6 +129,42 @@ fn an_orphan_is_what_nothing_wants() {
     assert_eq!(findings(&look(held(), Known { volumes: None, ..nothing() }), HOUR), []);
     let named = Known { volumes: Some(vec![pv(&id("a", "v"), "a")]), ..nothing() };
     assert_eq!(findings(&look(held(), named), HOUR), []);
+}
+
+#[test]
+fn an_orphan_image_is_what_nothing_wants() {
+    let image = |id: String| Finding {
+        class: ORPHAN_IMAGE.to_owned(),
+        id,
+        name: "pvc-uid-1".to_owned(),
+        claim: record(String::new(), "volume").claim,
+        content: Some("c".to_owned()),
+        since: Some(Timestamp::from_nanos(1)),
+        fix: Fix::Does("deletes it".to_owned()),
+        needs_unnamed: true,
+        loses_data: true,
+        ..Finding::default()
+    };
+    let row = |id: String, known: Known| {
+        let mut held = node("a", Vec::new());
+        held.answer.as_mut().unwrap().findings.push(image(id));
+        only(&look(vec![held], known))
+    };
+    let (volume, snapshot) = (id("a", "v"), snapshot_id("a"));
+    assert!(row(volume.clone(), nothing()).request.is_some());
+    assert!(row(snapshot.clone(), nothing()).request.is_some());
+    let claims = Known { claims: Some(vec![claim("other", "pvc-uid-1")]), ..nothing() };
+    let kept = row(volume.clone(), claims).kept.expect("it is wanted");
+    assert!(kept.contains("shop/other") && kept.contains("hostloop state rebuild"), "{kept}");
+    let kept = row(volume, Known { claims: None, ..nothing() }).kept;
+    assert!(kept.is_some_and(|why| why.contains("which claims exist is not known")));
+    for content in [
+        Content { name: "c".to_owned(), ..Content::default() },
+        Content { name: "other".to_owned(), snapshot_uid: "uid-1".to_owned(), ..Content::default() },
+    ] {
+        let kept = row(snapshot.clone(), Known { contents: Some(vec![content]), ..nothing() }).kept;
+        assert!(kept.is_some_and(|why| why.contains("wants it") && why.contains("state rebuild")));
+    }
 }
 
 #[test]
@@ -189,8 +231,73 @@ fn objects_without_data_are_told_by_whole_answers() {
         HOUR,
     );
     assert!(rows.len() == 1 && rows[0].found.contains("is on node b"), "{rows:?}");
+    let advice = rows[0].kept.as_deref().unwrap();
+    assert!(advice.contains("hostloop evacuate a --to b --now") && !advice.contains("delete"), "{advice}");
     let rows = findings(&look(vec![node("b", Vec::new())], Known { contents: None, ..known }), HOUR);
     assert!(rows.len() == 1 && rows[0].found.contains("not part of the cluster"), "{rows:?}");
+}
+
+#[test]
+fn a_volume_that_moves_is_not_lost() {
+    let handle = id("a", "v");
+    let lost = |replicas| {
+        let known = Known { volumes: Some(vec![pv(&handle, "a")]), replicas, ..nothing() };
+        findings(&look(vec![node("a", Vec::new())], known), HOUR)
+    };
+    assert_eq!(lost(Some(set(&[]))).len(), 1);
+    assert_eq!(lost(Some(set(&[&handle]))), []);
+    assert_eq!(lost(None), []);
+}
+
+#[test]
+fn a_snapshot_that_was_adopted_is_not_lost() {
+    let snapshot = snapshot_id("a");
+    let content = Content {
+        name: "c".to_owned(),
+        driver: DRIVER.to_owned(),
+        handle: Some(snapshot.clone()),
+        age: Some(9000),
+        ..Content::default()
+    };
+    let lost =
+        |nodes| findings(&look(nodes, Known { contents: Some(vec![content.clone()]), ..nothing() }), HOUR);
+    assert_eq!(lost(vec![node("a", Vec::new()), node("b", Vec::new())]).len(), 1);
+    let held = record(snapshot.clone(), "snapshot");
+    assert_eq!(lost(vec![node("a", Vec::new()), node("b", vec![held])]), []);
+    let mut silent = node("b", Vec::new());
+    silent.answer = Err("it is down".to_owned());
+    assert_eq!(lost(vec![node("a", Vec::new()), silent]), []);
+    let mut partly = node("b", Vec::new());
+    partly.answer.as_mut().unwrap().unknown.push("pool fast is away".to_owned());
+    assert_eq!(lost(vec![node("a", Vec::new()), partly]), []);
+}
+
+#[test]
+fn a_staged_volume_that_is_wanted_stays_mounted() {
+    let staged = HeldMount {
+        path: "/var/lib/kubelet/plugins/kubernetes.io/csi/d/h/globalmount".to_owned(),
+        pod_uid: None,
+        since: Some(Timestamp::from_nanos(1)),
+        seen: "m".to_owned(),
+    };
+    let held = HeldRecord { mounts: vec![staged], ..record(id("a", "v"), "volume") };
+    let row = |known| {
+        let rows = findings(&look(vec![node("a", vec![held.clone()])], known), HOUR);
+        rows.into_iter().find(|row| row.class == "stale-mount").expect("a row")
+    };
+    let request = row(nothing()).request.expect("a fix");
+    assert!(request.unnamed && !request.pod_gone);
+    for known in [
+        Known { claims: None, ..nothing() },
+        Known { attached: None, ..nothing() },
+        Known { replicas: None, ..nothing() },
+        Known { claims: Some(vec![claim("data", "")]), ..nothing() },
+        Known { attached: Some(set(&["pvc-uid-1"])), ..nothing() },
+        Known { replicas: Some(set(&[&id("a", "v")])), ..nothing() },
+    ] {
+        let row = row(known);
+        assert!(row.request.is_none() && row.kept.is_some(), "{row:?}");
+    }
 }
 
 #[test]
@@ -208,7 +315,10 @@ fn a_mount_is_stale_if_its_pod_is_gone() {
     let row = only(&look(held(mount("m")), named(Some(set(&["uid-8"])))));
     assert_eq!((row.class.as_str(), row.deletes_data), ("stale-mount", false));
     let request = row.request.expect("a fix");
-    assert_eq!((request.seen.as_str(), request.path, request.unnamed), ("m", mount("m").path, false));
+    assert_eq!(
+        (request.seen.as_str(), request.path, request.unnamed, request.pod_gone),
+        ("m", mount("m").path, false, true)
+    );
     assert_eq!(findings(&look(held(mount("m")), named(Some(set(&["uid-9"])))), HOUR), []);
     assert_eq!(findings(&look(held(mount("m")), named(None)), HOUR), []);
     // A container may have a directory that this node cannot see.

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 use crate::admin::api::Cluster;
 use crate::cluster::details::Source;
-use crate::model::findings::{Finding, FindingsPage, Fix, FixFinding, HeldRecord};
+use crate::model::findings::{Finding, FindingsPage, Fix, FixFinding, HeldRecord, LeftBy};
 use crate::model::{NodeKey, Timestamp, VolumeId};
 use crate::wire::peer::peer_server::{Peer, PeerServer};
 use crate::wire::{findings, peer};
@@ -37,6 +37,8 @@ struct State {
     failing: Option<usize>,
     looks: usize,
     later: Option<(usize, Value)>,
+    after_fixes: Option<(usize, Value)>,
+    failing_after: Option<usize>,
 }
 
 /// A time at which everything is old enough.
@@ -126,6 +128,30 @@ impl World {
     /// Adds an object after the nodes were asked so often.
     pub(in crate::admin) fn add_after_looks(&self, looks: usize, object: Value) {
         self.0.lock().unwrap().later = Some((looks, object));
+    }
+
+    /// Adds an object after so many fixes.
+    pub(in crate::admin) fn add_after_fixes(&self, fixes: usize, object: Value) {
+        self.0.lock().unwrap().after_fixes = Some((fixes, object));
+    }
+
+    /// The first page of PersistentVolumes does not come after so many fixes.
+    pub(in crate::admin) fn fail_page_after_fixes(&self, fixes: usize) {
+        self.0.lock().unwrap().failing_after = Some(fixes);
+    }
+
+    /// A node has what a volume has left that has moved.
+    pub(in crate::admin) fn has_left(&self, node: &str, left: &str, volume: &str, to: &str) {
+        let record = HeldRecord {
+            id: left.to_owned(),
+            kind: "left".to_owned(),
+            phase: "ready".to_owned(),
+            since: long_ago(),
+            left_by: Some(LeftBy { id: volume.to_owned(), generation: 0, node_id: to.to_owned() }),
+            seen: "seen-left".to_owned(),
+            ..HeldRecord::default()
+        };
+        self.0.lock().unwrap().nodes.get_mut(node).unwrap().records.push(record);
     }
 
     pub(in crate::admin) fn remove(&self, kind: &str, name: &str) {
@@ -237,6 +263,13 @@ impl Peer for World {
             return Err(Status::failed_precondition(why.clone()));
         }
         state.fixes.push(findings::decode_fix(request.into_inner()));
+        let fixes = state.fixes.len();
+        if let Some((_, object)) = state.after_fixes.take_if(|(after, _)| fixes >= *after) {
+            add(&mut state.kubernetes, object);
+        }
+        if state.failing_after == Some(fixes) {
+            state.failing = Some(0);
+        }
         Ok(Response::new(peer::FixFindingResponse { done: "put right".to_owned() }))
     }
 }
