@@ -1,6 +1,7 @@
 //! Which notices are due. A look finds the same things again and again; an Event is written when something begins, and now and then
 //! while it lasts, because Kubernetes forgets Events after an hour.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -64,8 +65,10 @@ impl Said {
         });
         let mut due: Vec<Notice> =
             wrong.into_iter().chain(right).filter(|notice| self.is_due(notice, now)).collect();
-        due.sort_by(|a, b| {
-            b.rank.cmp(&a.rank).then_with(|| key(&a.claim, &a.reason).cmp(&key(&b.claim, &b.reason)))
+        // What was never said comes before what was said long ago: otherwise the claims of the last namespaces never have their turn.
+        due.sort_by_cached_key(|notice| {
+            let key = key(&notice.claim, &notice.reason);
+            (Reverse(notice.rank), self.0.get(&key).map(|entry| entry.at), key)
         });
         let waiting = due.len().saturating_sub(MOST);
         due.truncate(MOST);
@@ -103,5 +106,38 @@ impl Said {
         }
         let entry = Entry { node: notice.node.clone(), at: now, lasts, ended: false };
         self.0.insert(key(&notice.claim, &notice.reason), entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(number: usize) -> Notice {
+        let name = format!("data-{number:05}");
+        Notice {
+            claim: Claim { namespace: "shop".to_owned(), name: name.clone(), persistent_volume: name },
+            node: "node-1".to_owned(),
+            rank: Rank::Degraded,
+            reason: "PoolNearlyFull".to_owned(),
+            message: "it is nearly full".to_owned(),
+        }
+    }
+
+    /// Twenty a look are six hundred in the time after which the first ones are due again.
+    #[test]
+    fn each_of_a_thousand_claims_has_its_turn() {
+        let (mut said, mut now, mut heard) = (Said::default(), Instant::now(), HashSet::new());
+        let answered: HashSet<String> = ["node-1".to_owned()].into();
+        for _ in 0..50 {
+            let wrong: Vec<Notice> = (0..1000).map(notice).collect();
+            let (due, _) = said.due(wrong, &answered, std::iter::empty(), now);
+            for notice in &due {
+                said.said(notice, now);
+                heard.insert(notice.claim.name.clone());
+            }
+            now += Duration::from_secs(60);
+        }
+        assert_eq!(heard.len(), 1000);
     }
 }
