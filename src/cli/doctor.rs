@@ -14,8 +14,8 @@ The nodes say what is in their pools, what is mounted, attached and recorded. Th
 VolumeSnapshotContents, claims and pods there are. What does not fit is listed, with its age, its bytes and what --fix does. What is \
 younger than --grace is left out, and everything is looked at twice. Without --fix nothing is changed.
 
---fix deletes no data without --delete-data. It does nothing to what is in use, to what any PersistentVolume names, of whichever \
-driver, and to what has changed since it was looked at: the node looks again, under the lock of the volume. With --endpoint, which \
+--fix deletes no data without --delete-data. It does nothing to what is in use, to what a PersistentVolume of any driver \
+names or a claim wants, and to what has changed since it was looked at: the node looks again, under the lock of the volume. With --endpoint, which \
 PersistentVolumes there are is not known, and nothing is taken for an orphan. docs/doctor.md lists the classes, and what is left alone \
 on purpose.
 

@@ -13,7 +13,7 @@ use crate::model::findings::{Finding, FixFinding, HeldRecord};
 use crate::wire::{findings, peer};
 
 /// How long one node may take to look, or for one fix. A controller gives it a little less.
-const PATIENCE: Duration = Duration::from_secs(65);
+pub const PATIENCE: Duration = Duration::from_secs(65);
 
 /// All that one node has answered.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -92,6 +92,9 @@ pub trait LoopDevices: Send + Sync {
     /// ENXIO if it has gone or changed.
     fn keep(&self, device: &LoopDevice) -> io::Result<OpenLoop>;
     /// Returns what has the device open, for people: other loop devices and, as far as this process sees them, programs.
+    ///
+    /// # Errors
+    /// If nothing is seen and this process does not see all programs, as in a container.
     fn holders(&self, device: &LoopDevice) -> io::Result<Vec<String>>;
     /// LOOP_SET_CAPACITY: the device takes on its image's size.
     fn update_size(&self, device: &LoopDevice) -> io::Result<()>;

@@ -50,7 +50,7 @@ pub struct Finding {
     pub pool: String,
     /// A directory, a device or a mount.
     pub path: String,
-    /// Since when it is so.
+    /// When it began.
     pub since: Option<Timestamp>,
     /// What it takes.
     pub bytes: Option<u64>,
@@ -135,7 +135,7 @@ pub struct HeldMount {
     pub path: String,
     /// The uid of the pod; `None` for where it is staged.
     pub pod_uid: Option<String>,
-    /// When the directory has changed last that it is in.
+    /// When the node looked at it first, since its driver has started: the kernel does not say since when it is mounted.
     pub since: Option<Timestamp>,
     /// Anything that has changed changes it. Empty if the node does not unmount it.
     pub seen: String,

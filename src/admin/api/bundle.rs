@@ -1,5 +1,7 @@
 //! What `hostloop support-bundle` reads of the API server. It never asks for a Secret.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
 use kube::{Api, ResourceExt as _};
@@ -76,6 +78,44 @@ pub(in crate::admin) static KINDS: [Kind; 14] = [
     own(CORE, "Event", "events"),
 ];
 
+impl Kind {
+    /// Returns the objects in the namespace of the driver that are its own: pods and workloads with its container, and events about these and
+    /// their owners, whose names are collected. Others may share the namespace.
+    pub(in crate::admin) fn of_the_driver(
+        &self,
+        objects: Vec<Value>,
+        names: &mut BTreeSet<String>,
+    ) -> Vec<Value> {
+        let is_event = self.plural == "events";
+        let mut ours = objects;
+        ours.retain(|object| match is_event {
+            true => ["/involvedObject/name", "/regarding/name"]
+                .iter()
+                .any(|path| text(object, path).is_some_and(|name| names.contains(name))),
+            false => has_container(object),
+        });
+        if !is_event {
+            for object in &ours {
+                let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+                let owners = owners.into_iter().flatten().filter_map(|owner| text(owner, "/name"));
+                names.extend(owners.chain(text(object, "/metadata/name")).map(str::to_owned));
+            }
+        }
+        ours
+    }
+}
+
+fn text<'a>(value: &'a Value, path: &str) -> Option<&'a str> {
+    value.pointer(path).and_then(Value::as_str)
+}
+
+/// Reports whether a pod, or the template of a workload, has the container of the driver.
+fn has_container(object: &Value) -> bool {
+    let lists = ["/spec/containers", "/spec/template/spec/containers"];
+    let mut containers = lists.iter().filter_map(|path| object.pointer(path)?.as_array()).flatten();
+    containers.any(|container| text(container, "/name") == Some(CONTAINER))
+}
+
 /// A pod of the driver.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::admin) struct DriverPod {
@@ -92,7 +132,7 @@ impl Cluster {
     /// If there are none, or in several namespaces.
     pub(in crate::admin) async fn namespace_of(&self, driver: &str) -> Result<String, String> {
         let labelled = ListParams::default().labels(&format!("{CONTROLLER}={driver}"));
-        let pods = self.in_namespace::<Pod>(None).list(&labelled).await.map_err(told)?;
+        let pods = self.in_namespace::<Pod>(None).list(&labelled).await.map_err(why)?;
         let mut namespaces: Vec<String> = pods.iter().filter_map(Pod::namespace).collect();
         namespaces.sort();
         namespaces.dedup();
@@ -118,7 +158,7 @@ impl Cluster {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
             None => Api::all_with(self.client.clone(), &resource),
         };
-        let found = api.list(&ListParams::default()).await.map_err(told)?;
+        let found = api.list(&ListParams::default()).await.map_err(why)?;
         let values = found.items.into_iter().filter_map(|object| serde_json::to_value(object).ok());
         let is_ours = |value: &Value| {
             kind.driver.is_empty() || value.pointer(kind.driver).and_then(Value::as_str) == Some(driver)
@@ -132,7 +172,7 @@ impl Cluster {
     /// Why they could not be read.
     pub(in crate::admin) async fn driver_pods(&self, namespace: &str) -> Result<Vec<DriverPod>, String> {
         let pods =
-            self.in_namespace::<Pod>(Some(namespace)).list(&ListParams::default()).await.map_err(told)?;
+            self.in_namespace::<Pod>(Some(namespace)).list(&ListParams::default()).await.map_err(why)?;
         Ok(pods.iter().filter_map(driver_pod).collect())
     }
 
@@ -155,7 +195,7 @@ impl Cluster {
             previous,
             ..LogParams::default()
         };
-        self.in_namespace::<Pod>(Some(namespace)).logs(pod, &params).await.map_err(told)
+        self.in_namespace::<Pod>(Some(namespace)).logs(pod, &params).await.map_err(why)
     }
 
     /// Connects to a port of a pod, through the API server.
@@ -169,14 +209,14 @@ impl Cluster {
         port: u16,
     ) -> Result<impl AsyncRead + AsyncWrite + Unpin + use<>, String> {
         let pods = self.in_namespace::<Pod>(Some(namespace));
-        let mut forwarded = pods.portforward(pod, &[port]).await.map_err(told)?;
+        let mut forwarded = pods.portforward(pod, &[port]).await.map_err(why)?;
         forwarded.take_stream(port).ok_or_else(|| "the API server forwards no port".to_owned())
     }
 }
 
-fn told(error: kube::Error) -> String {
+fn why(error: kube::Error) -> String {
     match Failure::from(error) {
-        Failure::Forbidden(why) => why,
+        Failure::Forbidden(message) => message,
         Failure::Outdated => "the cluster has no such objects".to_owned(),
         error => error.to_string(),
     }

@@ -18,7 +18,7 @@ use crate::cluster::moves::resources::VolumeReplica;
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
 
-/// A PersistentVolume with a CSI volume, of whichever driver.
+/// A PersistentVolume with a CSI volume of any driver.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::admin) struct Pv {
     pub(in crate::admin) name: String,
@@ -33,7 +33,7 @@ pub(in crate::admin) struct Pv {
     pub(in crate::admin) being_deleted: bool,
 }
 
-/// A VolumeSnapshotContent, of whichever driver.
+/// A VolumeSnapshotContent of any driver.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in crate::admin) struct Content {
     pub(in crate::admin) name: String,

@@ -5,6 +5,7 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,6 +23,7 @@ use super::api::bundle::{KINDS, Kind};
 use super::inspect::{cluster_args, connect, everything, harmless};
 use super::screen::Screen;
 use crate::cli::{BundleArgs, SourceArgs};
+use crate::cluster::findings;
 use crate::kernel::report;
 use crate::model::Timestamp;
 use crate::shutdown::Shutdown;
@@ -29,6 +31,8 @@ use crate::version;
 
 /// How long one question may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the findings may take: a node that hangs costs its own answer only, and the API server is asked after it.
+const LONG_LOOK: Duration = PATIENCE.saturating_add(findings::PATIENCE);
 /// The most of an answer with metrics, in bytes.
 const MOST_METRICS: u64 = 16 << 20;
 /// The name of the state file in its directory.
@@ -114,7 +118,8 @@ async fn answers(source: &SourceArgs, cluster: Option<&Cluster>) -> Vec<Member> 
     }
     let findings =
         async { super::doctor::report(connect(source, cluster).await?, cluster.cloned(), source).await };
-    let findings = timeout(PATIENCE, findings).await.unwrap_or_else(|_| Err(late()));
+    let late = |_| Err(format!("no answer within {} s", LONG_LOOK.as_secs()));
+    let findings = timeout(LONG_LOOK, findings).await.unwrap_or_else(late);
     members.push(Member::new("findings.json", "what hostloop doctor finds", findings));
     members
 }
@@ -161,10 +166,14 @@ async fn of_cluster(args: &BundleArgs, cluster: &Cluster) -> Vec<Member> {
         Some(namespace) => Ok(namespace.clone()),
         None => in_time(cluster.namespace_of(driver)).await,
     };
+    let mut names = BTreeSet::new();
     for kind in &KINDS {
         let found = match (kind.of_driver, &namespace) {
             (true, Err(why)) => Err(why.clone()),
-            (true, Ok(namespace)) => in_time(cluster.objects(kind, driver, Some(namespace))).await,
+            (true, Ok(namespace)) => {
+                let found = in_time(cluster.objects(kind, driver, Some(namespace))).await;
+                found.map(|found| kind.of_the_driver(found, &mut names))
+            }
             (false, _) => in_time(cluster.objects(kind, driver, None)).await,
         };
         members.push(of_objects(kind, found));

@@ -112,10 +112,21 @@ async fn objects_are_collected_without_their_secrets() {
         {"name": "hostloop", "args": ["serve"], "env": [{"name": "PROXY", "value": "hunter2"}]}, {"name": "registrar"}]}});
     let other =
         json!({"metadata": {"name": "other", "namespace": "hl"}, "spec": {"containers": [{"name": "x"}]}});
+    let workload = |name: &str, container: &str| {
+        json!({"metadata": {"name": name, "namespace": "hl"},
+            "spec": {"template": {"spec": {"containers": [{"name": container}]}}}})
+    };
+    let event = |of: &str| json!({"metadata": {"name": format!("e-{of}")}, "involvedObject": {"name": of}});
     let log = "/api/v1/namespaces/hl/pods/hostloop-node-x/log";
     let (cluster, asked) = api(&[
         ("/api/v1/persistentvolumes", json!([volume("ours", "hostloop.csi.dev"), volume("theirs", "ebs")])),
         ("/api/v1/namespaces/hl/pods", json!([pod, other])),
+        ("/apis/apps/v1/namespaces/hl/daemonsets", json!([workload("hostloop-node", "hostloop")])),
+        ("/apis/apps/v1/namespaces/hl/deployments", json!([workload("shop", "web")])),
+        (
+            "/api/v1/namespaces/hl/events",
+            json!([event("hostloop-node-x"), event("hostloop-node"), event("other"), event("shop")]),
+        ),
         (log, json!("a line with token=hunter2\n")),
     ]);
     let members = of_cluster(&args("--driver-namespace hl"), &cluster).await;
@@ -126,6 +137,14 @@ async fn objects_are_collected_without_their_secrets() {
     for member in &members {
         assert!(!member.text.as_ref().is_ok_and(|text| text.contains("hunter2")), "{}", member.name);
     }
+    let names = |file: &str| -> Vec<String> {
+        let found: Vec<Value> = serde_json::from_str(text(&members, file)).unwrap();
+        found.iter().map(|it| it["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names("objects/pods.json"), ["hostloop-node-x"]);
+    assert_eq!(names("objects/daemonsets.json"), ["hostloop-node"]);
+    assert_eq!(names("objects/deployments.json"), Vec::<String>::new());
+    assert_eq!(names("objects/events.json"), ["e-hostloop-node-x", "e-hostloop-node"]);
     let list = contents(&members);
     assert!(
         list.contains("objects/csidrivers.json  CSIDriver of the driver (not read: you may not"),

@@ -114,7 +114,7 @@ impl Driver {
                 Fix::Does("removes the empty directory".to_owned())
             }
             Record::Missing | Record::Bad(_) => Fix::Kept(
-                "its record beside the data is missing or damaged, so whose it is is not known: decide with \"hostloop state rebuild\" \
+                "its record beside the data is missing or damaged, so its owner is not known: decide with \"hostloop state rebuild\" \
                  on the node (--keep or --drop), or move the directory away"
                     .to_owned(),
             ),

@@ -224,7 +224,7 @@ fn expect_same(found: Option<Finding>, wanted: &FixFinding) -> Result<Finding> {
     let same = |it: &Finding| it.id == wanted.id && it.path == wanted.path && it.seen == wanted.seen;
     let found = found.filter(same).ok_or_else(|| changed(wanted))?;
     if let Fix::Kept(why) = &found.fix {
-        return Err(Error::InUse(format!("{} is left as it is: {why}", wanted.id)));
+        return Err(Error::InUse(format!("{} was not changed: {why}", wanted.id)));
     }
     if found.needs_unnamed {
         expect_unnamed(wanted)?;
@@ -238,7 +238,7 @@ fn expect_unnamed(wanted: &FixFinding) -> Result<()> {
     match wanted.unnamed {
         true => Ok(()),
         false => Err(Error::InUse(format!(
-            "{} is left as it is: which PersistentVolumes and VolumeSnapshotContents there are is not known here; run hostloop doctor \
+            "{} was not changed: this node does not know which PersistentVolumes and VolumeSnapshotContents exist; run hostloop doctor \
              with a kubeconfig",
             wanted.id
         ))),
@@ -258,5 +258,5 @@ fn expect_pod_gone(wanted: &FixFinding) -> Result<()> {
 }
 
 fn changed(wanted: &FixFinding) -> Error {
-    Error::InUse(format!("{} is not as it was seen; nothing was done, look again", wanted.id))
+    Error::InUse(format!("{} has changed since it was found; nothing was done, look again", wanted.id))
 }

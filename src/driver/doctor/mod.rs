@@ -25,7 +25,7 @@ use crate::model::{ObjectId, Timestamp};
 /// Entries of a page at most. A message of gRPC has 4 MiB.
 const PAGE: usize = 500;
 
-/// When devices and lost limits were seen first, which the kernel does not say: by a text that is of one of them only.
+/// When devices, mounts and lost limits were seen first, which the kernel does not say: by a text that is of one of them only.
 #[derive(Default)]
 pub(super) struct FirstSeen(Guarded<HashMap<String, Timestamp>>);
 
@@ -34,8 +34,8 @@ impl FirstSeen {
         *self.0.lock().entry(seen.to_owned()).or_insert_with(Timestamp::now)
     }
 
-    fn retain(&self, there: &HashSet<&str>) {
-        self.0.lock().retain(|seen, _| there.contains(seen.as_str()));
+    fn retain(&self, there: &HashSet<String>) {
+        self.0.lock().retain(|seen, _| there.contains(seen));
     }
 }
 
@@ -127,7 +127,9 @@ impl Driver {
             self.look_at_files(pool, &mut looked);
         }
         self.look_at_freezes(&mut looked);
-        let there = looked.findings.iter().map(|finding| finding.seen.as_str()).collect();
+        let mounts = looked.records.iter().flat_map(|record| &record.mounts);
+        let mounts = mounts.map(|mount| records::key_of_mount(&mount.path, &mount.seen));
+        let there = looked.findings.iter().map(|finding| finding.seen.clone()).chain(mounts).collect();
         self.first_seen.retain(&there);
         looked
     }

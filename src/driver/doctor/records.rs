@@ -113,13 +113,14 @@ impl Driver {
         if pod_uid.is_none() && !is_staging(path) {
             return None;
         }
-        let since = mount.target.parent().and_then(|directory| self.changed(directory));
         // A container whose pod was deleted by force may have mounts that are not seen here. They keep a device attached, and then
         // nothing is deleted; of a directory there is no such sign.
         let seen = match volume.content.backend().has_image() {
             true => format!("mount {} of {:x} at {path}", mount.id, mount.dev),
             false => String::new(),
         };
+        // The kernel does not say since when it is mounted.
+        let since = Some(self.first_seen.of(&key_of_mount(path, &seen)));
         Some(HeldMount { path: path.to_owned(), pod_uid, since, seen })
     }
 
@@ -266,6 +267,11 @@ fn half_made(id: String, phase: Phase, pool: &PoolName, seen: String) -> Finding
         seen,
         ..Finding::default()
     }
+}
+
+/// Returns the text by which a mount is known to have been seen.
+pub(super) fn key_of_mount(path: &str, seen: &str) -> String {
+    format!("{path} {seen}")
 }
 
 /// Reports whether kubelet stages volumes at this path: `…/plugins/kubernetes.io/csi/DRIVER/HASH/globalmount`, and for a raw block

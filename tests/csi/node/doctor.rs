@@ -204,7 +204,7 @@ fn a_record_that_has_changed_is_not_deleted() {
     let request = orphan(&record(&rig, &vol.id));
     rig.ok(vol.expand_request(2 * SIZE, 0));
     let why = rig.fails(Code::FailedPrecondition, request);
-    assert!(why.contains("not as it was seen"), "{why}");
+    assert!(why.contains("has changed since"), "{why}");
     assert!(rig.kernel.exists(vol.image()));
     // Neither is a member of a group by itself.
     let group = rig.ok(group("group", &[vol.id.as_str()])).group_snapshot.expect("a group");

@@ -1,11 +1,13 @@
-//! Files without a record in the state file that a move may still need.
+//! Files without a record in the state file that a move may still need, and how old a mount is.
+
+use std::time::{Duration, SystemTime};
 
 use hostloop::model::copy_of::{CopyOf, Cut};
 use hostloop::model::{Moved, NodeKey, Retired, SnapshotId, Timestamp, Volume, VolumeId};
 use hostloop::store::{Beside, Subject};
 use tonic::Code;
 
-use super::doctor::{fix, lose, only, unnamed};
+use super::doctor::{fix, look, lose, only, unnamed};
 use crate::life::*;
 use crate::support::*;
 
@@ -56,6 +58,23 @@ fn an_image_that_a_move_needs_is_left_alone() {
         rig.fails(Code::FailedPrecondition, unnamed(fix(&finding)));
         assert!(rig.kernel.exists(vol.image()));
     }
+}
+
+#[test]
+fn a_mount_is_as_old_as_its_first_look() {
+    let rig = Rig::new();
+    let (vol, target) = rig.in_use(create("v", mount()));
+    let directory = std::path::Path::new(&target).parent().expect("a directory");
+    rig.kernel.set_changed(directory, SystemTime::now() - Duration::from_secs(9000));
+    let age = || {
+        let seen = look(&rig);
+        let record = seen.records.iter().find(|record| record.id == vol.id).expect("a record");
+        let mount = record.mounts.iter().find(|mount| mount.path == target).expect("a mount");
+        (mount.since_ns, seen.now_ns.saturating_sub(mount.since_ns))
+    };
+    let (since, young) = age();
+    assert!(young < 60_000_000_000, "{young} ns");
+    assert_eq!(age().0, since, "a later look does not begin again");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! What has a loop device open, for the people who have to end it. Nothing is decided by it: processes of other PID
-//! namespaces may not show.
+//! What has a loop device open, for the people who have to end it. That nothing shows decides something only if all processes show.
 #![allow(
     clippy::disallowed_methods,
     reason = "procfs and sysfs are read to name programs, no volume's files"
@@ -19,6 +18,14 @@ const MOST: usize = 5;
 pub(super) fn holders(rdev: u64) -> Vec<String> {
     let devices = built_on(rdev).into_iter().map(|name| format!("device {name}"));
     devices.chain(processes(rdev)).take(MOST).collect()
+}
+
+/// The inode of the initial PID namespace (include/linux/proc_ns.h, PROC_PID_INIT_INO).
+const INITIAL: u64 = 0xEFFF_FFFC;
+
+/// Reports whether the processes of all PID namespaces are seen here: those of inner namespaces are, those of outer ones are not.
+pub(super) fn sees_all() -> bool {
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|stat| stat.ino() == INITIAL)
 }
 
 /// Device mapper and the like (Documentation/ABI/testing/sysfs-block, `holders`).

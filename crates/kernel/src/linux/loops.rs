@@ -350,7 +350,10 @@ impl LoopDevices for LinuxLoops {
             }
         }
         found.extend(holders::holders(device.rdev));
-        Ok(found)
+        match found.is_empty() && !holders::sees_all() {
+            true => Err(io::Error::other("the programs outside of this container are not seen")),
+            false => Ok(found),
+        }
     }
 
     fn update_size(&self, device: &LoopDevice) -> io::Result<()> {
