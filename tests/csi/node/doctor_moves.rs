@@ -11,6 +11,8 @@ use super::doctor::{fix, look, lose, only, unnamed};
 use crate::life::*;
 use crate::support::*;
 
+type Change = Box<dyn FnOnce(&mut Volume)>;
+
 /// Changes the record that lies beside the data of a volume.
 fn rewrite(rig: &Rig, vol: &Vol, change: impl FnOnce(&mut Volume)) {
     let path = format!("{}/volume.json", vol.directory());
@@ -34,7 +36,7 @@ fn an_image_that_a_move_needs_is_left_alone() {
         half_formatted: false,
         generation: 1,
     };
-    let changes: [(&str, Box<dyn FnOnce(&mut Volume)>); 3] = [
+    let changes: [(&str, Change); 3] = [
         (
             "it is a copy for a move",
             Box::new(|it| it.copy_of = Some(CopyOf { cut, next: None, staged_bytes: None })),
