@@ -35,8 +35,8 @@ pub(super) fn run(os: &Os, task: &Task, from: &str) -> Result<Report> {
     expect_whole(os, task, present.as_ref(), if is_earlier { &earlier } else { &task.identity }, &found)?;
     let heir = Heir { earlier: &earlier, identity: &task.identity, wishes: &task.wishes };
     let first = found.iter().filter_map(beside).map(|beside| beside.seq.saturating_add(1)).max().unwrap_or(0);
-    let is_its = |entry: &Entry| beside(entry).is_some_and(|beside| beside.identity == earlier);
-    let (its, others): (Vec<Entry>, Vec<Entry>) = found.into_iter().partition(is_its);
+    let is_of_earlier = |entry: &Entry| beside(entry).is_some_and(|beside| beside.identity == earlier);
+    let (its, others): (Vec<Entry>, Vec<Entry>) = found.into_iter().partition(is_of_earlier);
     let its: Vec<Entry> = its.into_iter().map(|entry| heir.entry(entry)).collect();
     let mut adopted: BTreeSet<String> =
         its.iter().filter_map(beside).map(|beside| id_of(&beside.subject)).collect();
@@ -62,9 +62,9 @@ pub(super) fn run(os: &Os, task: &Task, from: &str) -> Result<Report> {
     let plan = plan(&known, &task.wishes);
     let is_same = !is_earlier && present.as_ref().is_some_and(|present| present.records == plan.records);
     let mut text = format!("From node {from:?} to node {:?}:\n", task.identity.node_id);
-    say_adopted(&mut text, &plan.items, &plan.records, &adopted);
-    let open: Vec<Item> =
-        plan.items.iter().filter(|item| !is_adopted(item, &plan.records, &adopted)).cloned().collect();
+    let is_its = |item: &Item| is_adopted(item, &plan.records, &adopted, is_earlier);
+    say_adopted(&mut text, plan.items.iter().filter(|item| is_its(item)), &plan.records);
+    let open: Vec<Item> = plan.items.iter().filter(|item| !is_its(item)).cloned().collect();
     let left = lines(&mut text, &open);
     say_what_follows(&mut text, &plan.records, &adopted, (from, &task.identity.node_id));
     foot(&mut text, task, &plan, false, left);
@@ -300,13 +300,18 @@ fn ids(records: &Records) -> impl Iterator<Item = String> {
 }
 
 /// Reports whether a line is of something that is adopted and recorded.
-fn is_adopted(item: &Item, records: &Records, adopted: &BTreeSet<String>) -> bool {
-    let is_taken = matches!(item.decision, Decision::Keep | Decision::Add | Decision::Replace(_));
+fn is_adopted(item: &Item, records: &Records, adopted: &BTreeSet<String>, is_earlier: bool) -> bool {
+    let is_taken = match item.decision {
+        Decision::Keep | Decision::Add | Decision::Replace(_) => true,
+        // The state file is that of the earlier node.
+        Decision::Mend => is_earlier,
+        _ => false,
+    };
     is_taken && adopted.contains(&item.id) && ids(records).any(|id| id == item.id)
 }
 
-fn say_adopted(text: &mut String, items: &[Item], records: &Records, adopted: &BTreeSet<String>) {
-    for item in items.iter().filter(|item| is_adopted(item, records, adopted)) {
+fn say_adopted<'a>(text: &mut String, items: impl Iterator<Item = &'a Item>, records: &Records) {
+    for item in items {
         let Item { kind, id, purpose, directory, .. } = item;
         let purpose = purpose.as_ref().map(|purpose| format!(" ({purpose})")).unwrap_or_default();
         let place = directory.as_ref().map(|it| format!(" in {}", it.display())).unwrap_or_default();
