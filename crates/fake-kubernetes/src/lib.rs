@@ -136,6 +136,7 @@ impl Kubernetes {
             "leases" => "Lease",
             "statefulsets" => "StatefulSet",
             "events" => "Event",
+            "configmaps" => "ConfigMap",
             "volumemoves" => "VolumeMove",
             "volumereplicas" => "VolumeReplica",
             _ => "StorageClass",

@@ -1,6 +1,6 @@
 //! `hostloop adopt`: a volume is made of an image file or a directory of a node, or of the claim of another driver. The node makes it
-//! (`driver/adopt`); this command asks for it until it is there, and makes the objects. It keeps nothing beside an annotation on the claim, and
-//! can be ended and started again.
+//! (`driver/adopt`); this command asks for it until it is there, and makes the objects. It keeps nothing beside a ConfigMap while a claim
+//! is adopted, and can be ended and started again.
 
 pub(super) mod objects;
 
@@ -27,6 +27,8 @@ use crate::shutdown::Shutdown;
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long a node may refuse an order that it may accept later.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest name of an object.
+const LONGEST_NAME: usize = 253;
 
 /// Who makes volumes.
 pub(super) trait Nodes {
@@ -122,8 +124,15 @@ impl<N: Nodes> Session<N> {
         if self.cluster.is_some() && self.args.node.is_none() {
             return Err(format!("name the node with {path} (--node), or ask it (--endpoint)"));
         }
+        let volume_name = wish.volume_name();
+        if volume_name.len() > LONGEST_NAME {
+            return Err(format!(
+                "the name {volume_name} of the PersistentVolume is longer than {LONGEST_NAME} characters; choose a shorter one (--new-claim)"
+            ));
+        }
         if let (Some(cluster), true) = (&self.cluster, self.args.yes) {
             cluster.expect_free_claim(&wish.claim, &wish.volume_name()).await?;
+            cluster.expect_free_volume(&wish.claim, &wish.volume_name()).await?;
         }
         let mut order = AdoptionOrder {
             node_id: self.args.node.clone().unwrap_or_default(),

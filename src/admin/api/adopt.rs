@@ -2,6 +2,7 @@
 
 pub(in crate::admin) mod claim;
 mod foreign;
+pub(in crate::admin) mod record;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -54,6 +55,28 @@ impl Cluster {
                 Err(format!("claim {name} exists and has another volume; choose another name (--new-claim)"))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Makes sure that no PersistentVolume of this name is for another claim.
+    ///
+    /// # Errors
+    /// What to change, as text.
+    pub(in crate::admin) async fn expect_free_volume(
+        &self,
+        name: &Name,
+        volume: &str,
+    ) -> std::result::Result<(), String> {
+        let found =
+            Api::<PersistentVolume>::all(self.client.clone()).get_opt(volume).await.map_err(failed)?;
+        let Some(found) = found else { return Ok(()) };
+        let claim = found.spec.and_then(|spec| spec.claim_ref).unwrap_or_default();
+        let (namespace, claim) = (claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default());
+        match namespace == name.namespace && claim == name.name {
+            true => Ok(()),
+            false => Err(format!(
+                "PersistentVolume {volume} exists and is for claim {namespace}/{claim}; choose another name (--new-claim)"
+            )),
         }
     }
 

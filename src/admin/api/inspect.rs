@@ -88,23 +88,7 @@ impl Cluster {
         driver: &str,
         namespace: Option<&str>,
     ) -> std::result::Result<Source, String> {
-        let labelled = ListParams::default().labels(&format!("{CONTROLLER}={driver}"));
-        let pods = self.in_namespace::<Pod>(namespace);
-        let found = timeout(PATIENCE, pods.list(&labelled)).await;
-        let late = |_| format!("the API server: no answer within {} s", PATIENCE.as_secs());
-        let found = found.map_err(late)?.map_err(Failure::from);
-        let right = "list pods (--driver-namespace names the namespace of the controllers)";
-        let mut pods = found.map_err(|error| untold(&error, right))?.items;
-        pods.retain(is_running);
-        // A user who may create pods can give one this label, and its answers would be taken for those of a controller.
-        let namespaces: BTreeSet<String> = pods.iter().filter_map(Pod::namespace).collect();
-        if namespaces.len() > 1 {
-            let namespaces: Vec<String> = namespaces.into_iter().collect();
-            return Err(format!(
-                "pods of several namespaces say that they are controllers of {driver}: {}; name the right one with --driver-namespace",
-                namespaces.join(", ")
-            ));
-        }
+        let pods = self.controllers(driver, namespace).await?;
         let ways = pods.iter().filter_map(|pod| Some((pod, port_of(pod)?)));
         let ways: Vec<_> = ways.map(|(pod, port)| Box::pin(self.through(pod, port))).collect();
         if ways.is_empty() {
@@ -114,6 +98,47 @@ impl Cluster {
             ));
         }
         select_ok(ways).await.map(|(source, _)| source)
+    }
+
+    /// Returns the running controllers of a driver, which are in one namespace.
+    async fn controllers(
+        &self,
+        driver: &str,
+        namespace: Option<&str>,
+    ) -> std::result::Result<Vec<Pod>, String> {
+        let labelled = ListParams::default().labels(&format!("{CONTROLLER}={driver}"));
+        let pods = self.in_namespace::<Pod>(namespace);
+        let found = timeout(PATIENCE, pods.list(&labelled)).await;
+        let late = |_| format!("the API server: no answer within {} s", PATIENCE.as_secs());
+        let found = found.map_err(late)?.map_err(Failure::from);
+        let right = "list pods (--driver-namespace names the namespace of the controllers)";
+        let mut pods = found.map_err(|error| untold(&error, right))?.items;
+        pods.retain(|pod| is_running(pod) && pod.labels().get(CONTROLLER).is_some_and(|of| of == driver));
+        // A user who may create pods can give one this label, and its answers would be taken for those of a controller.
+        let namespaces: BTreeSet<String> = pods.iter().filter_map(Pod::namespace).collect();
+        if namespaces.len() > 1 {
+            let namespaces: Vec<String> = namespaces.into_iter().collect();
+            return Err(format!(
+                "pods of several namespaces say that they are controllers of {driver}: {}; name the right one with --driver-namespace",
+                namespaces.join(", ")
+            ));
+        }
+        Ok(pods)
+    }
+
+    /// Returns the namespace of the controllers of a driver.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub(in crate::admin) async fn controller_namespace(
+        &self,
+        driver: &str,
+    ) -> std::result::Result<String, String> {
+        let pods = self.controllers(driver, None).await?;
+        let namespace = pods.first().and_then(Pod::namespace);
+        namespace.ok_or_else(|| {
+            format!("no controller of {driver} runs; name its namespace with --driver-namespace")
+        })
     }
 
     async fn through(&self, pod: &Pod, port: u16) -> std::result::Result<Source, String> {

@@ -7,7 +7,8 @@ use hostloop_fake_kubernetes::{NAMESPACE, key};
 
 use super::*;
 use crate::admin::adopt::{Nodes, Session};
-use crate::admin::api::adopt::claim::ADOPTING;
+use crate::admin::api::adopt::claim::TOUCHED;
+use crate::admin::api::adopt::record;
 use crate::cluster::details::NotAdopted;
 use crate::model::{Adoption, AdoptionOrder};
 
@@ -76,6 +77,10 @@ fn world() -> World {
     world.server.with(|kubernetes| {
         let labels = json!({"kubernetes.io/hostname": "host-1"});
         kubernetes.change("nodes", "node-1", |node| node["metadata"]["labels"] = labels);
+        let labels = json!({"hostloop.csi.dev/controller": DRIVER});
+        let controller = json!({"metadata": {"name": "controller-0", "namespace": DRIVERS, "labels": labels},
+            "spec": {"containers": []}, "status": {"phase": "Running"}});
+        kubernetes.create(key("pods", DRIVERS, "controller-0"), controller);
         let class = json!({"metadata": {"name": "directories"}, "provisioner": DRIVER,
             "parameters": {"backend": "directory", "csi.storage.k8s.io/fstype": "ext4"}});
         kubernetes.create(key("storageclasses", "", "directories"), class);
@@ -146,11 +151,26 @@ fn with_kubernetes<T>(world: &World, work: impl Future<Output = T>) -> T {
 
 const YES: &str = "hostloop adopt --claim default/shop-data --class directories --yes";
 
+/// The namespace of the driver.
+const DRIVERS: &str = "hostloop";
+
+/// What the adoption of the claim has begun with.
+fn recorded(world: &World) -> Option<Value> {
+    let name = record::name(claim(world)["metadata"]["uid"].as_str().unwrap());
+    world.server.with(|k| k.all("configmaps").find(|map| map["metadata"]["name"] == *name).cloned())
+}
+
+/// Nothing of the adoption is left.
+fn is_clean(world: &World) {
+    assert_eq!(recorded(world), None);
+    assert_eq!(claim(world)["metadata"]["annotations"].get(TOUCHED), None);
+}
+
 /// The claim is bound to the volume of hostloop, and nothing of the adoption is left on it.
 fn is_adopted(world: &World, uid: &Value) {
     let (claim, volume) = (claim(world), volume(world).unwrap());
     assert_eq!((&claim["metadata"]["uid"], &claim["status"]["phase"]), (uid, &json!("Bound")));
-    assert_eq!(claim["metadata"]["annotations"].get(ADOPTING), None);
+    is_clean(world);
     let spec = &volume["spec"];
     assert_eq!((&spec["csi"]["driver"], &spec["csi"]["volumeHandle"]), (&json!(DRIVER), &json!("vol-1")));
     assert!(spec.get("hostPath").is_none() && spec["csi"].get("fsType").is_none(), "{spec}");
@@ -227,11 +247,9 @@ fn a_refused_claim_gets_back_what_it_had() {
         let (outcome, _, err) = adopt(&world, &nodes, YES).await;
         assert_eq!(outcome, Outcome::Failed);
         assert!(err.contains("no room") && err.contains("what it had before"), "{err}");
-        let (claim, after) = (claim(&world), volume(&world).unwrap());
-        assert_eq!(
-            (&claim["status"]["phase"], claim["metadata"]["annotations"].get(ADOPTING)),
-            (&json!("Bound"), None)
-        );
+        let after = volume(&world).unwrap();
+        assert_eq!(claim(&world)["status"]["phase"], "Bound");
+        is_clean(&world);
         for field in ["hostPath", "nodeAffinity", "persistentVolumeReclaimPolicy", "capacity", "claimRef"] {
             assert_eq!(after["spec"][field], before["spec"][field], "{field}");
         }
@@ -253,6 +271,68 @@ fn a_volume_that_was_made_is_never_given_up() {
         let (outcome, _, err) = adopt(&world, &nodes, YES).await;
         assert_eq!(outcome, Outcome::Done, "{err}");
         is_adopted(&world, &uid);
+    });
+}
+
+#[test]
+fn a_tenant_cannot_change_what_is_adopted() {
+    let (world, nodes) = (world(), Makers::default());
+    let uid = claim(&world)["metadata"]["uid"].clone();
+    nodes.refuse(&[NotAdopted::Refused("the disk is full".to_owned())], true);
+    with_kubernetes(&world, async {
+        assert_eq!(adopt(&world, &nodes, YES).await.0, Outcome::Failed);
+        let record = recorded(&world).unwrap();
+        assert_eq!(record["metadata"]["namespace"], DRIVERS);
+        let mut other: Value =
+            serde_json::from_str(record["data"][record::VOLUME].as_str().unwrap()).unwrap();
+        other["spec"]["hostPath"]["path"] = json!("/opt/lp/of-another");
+        world.server.with(|k| {
+            k.change("persistentvolumeclaims", CLAIM, |claim| {
+                claim["metadata"]["annotations"]["hostloop.csi.dev/adopting"] = json!(other.to_string());
+            });
+        });
+        let (outcome, _, err) = adopt(&world, &nodes, YES).await;
+        assert_eq!(outcome, Outcome::Done, "{err}");
+        is_adopted(&world, &uid);
+        assert_eq!(nodes.last().path, "/opt/lp/pvc-1");
+    });
+}
+
+#[test]
+fn a_begun_adoption_goes_on_only_with_yes() {
+    let (world, nodes) = (world(), Makers::default());
+    nodes.refuse(&[NotAdopted::Refused("the disk is full".to_owned())], true);
+    with_kubernetes(&world, async {
+        assert_eq!(adopt(&world, &nodes, YES).await.0, Outcome::Failed);
+        let orders = nodes.0.lock().unwrap().orders.len();
+        for line in [YES.replace(" --yes", ""), YES.replace("--yes", "--dry-run")] {
+            let before = (volume(&world), claim(&world), recorded(&world));
+            let (outcome, _, err) = adopt(&world, &nodes, &line).await;
+            assert_eq!(outcome, Outcome::Done, "{err}");
+            assert!(err.contains("has begun; repeat the command with --yes"), "{err}");
+            assert_eq!((volume(&world), claim(&world), recorded(&world)), before);
+            assert_eq!(nodes.0.lock().unwrap().orders.len(), orders, "nor is a node asked");
+        }
+    });
+}
+
+#[test]
+fn controllers_of_two_namespaces_are_not_chosen_from() {
+    let (world, nodes) = (world(), Makers::default());
+    world.server.with(|k| {
+        let pod = k.all("pods").find(|pod| pod["metadata"]["name"] == "controller-0").cloned().unwrap();
+        k.create(
+            key("pods", NAMESPACE, "false"),
+            json!({"metadata": {"name": "false", "namespace": NAMESPACE,
+            "labels": pod["metadata"]["labels"]}, "spec": pod["spec"], "status": pod["status"]}),
+        )
+    });
+    with_kubernetes(&world, async {
+        let (outcome, _, err) = adopt(&world, &nodes, YES).await;
+        assert_eq!(outcome, Outcome::Failed);
+        assert!(err.contains("--driver-namespace"), "{err}");
+        let (outcome, _, err) = adopt(&world, &nodes, &format!("{YES} --driver-namespace {DRIVERS}")).await;
+        assert_eq!(outcome, Outcome::Done, "{err}");
     });
 }
 
@@ -303,6 +383,26 @@ fn a_path_becomes_a_claim_that_is_created() {
         assert!(err.contains("has another volume"), "{err}");
         let (outcome, _, err) = adopt(&world, &nodes, &line.replace(" --class directories", "")).await;
         assert!(outcome == Outcome::Failed && err.contains("--class"), "{err}");
+    });
+}
+
+#[test]
+fn a_taken_or_long_volume_name_is_seen_at_once() {
+    let (world, nodes) = (world(), Makers::default());
+    world.server.with(|k| {
+        let spec =
+            json!({"capacity": {"storage": "1Gi"}, "claimRef": {"namespace": "default-a", "name": "b"}});
+        let volume = json!({"metadata": {"name": "adopted-default-a-b"}, "spec": spec});
+        k.create(key("persistentvolumes", "", "adopted-default-a-b"), volume)
+    });
+    with_kubernetes(&world, async {
+        let line = "hostloop adopt --image /old/disk.img --node node-2 --class directories --yes --new-claim default/";
+        let (outcome, _, err) = adopt(&world, &nodes, &format!("{line}a-b")).await;
+        assert_eq!((outcome, nodes.volumes()), (Outcome::Failed, 0));
+        assert!(err.contains("is for claim default-a/b"), "{err}");
+        let (outcome, _, err) = adopt(&world, &nodes, &format!("{line}{}", "a".repeat(245))).await;
+        assert_eq!((outcome, nodes.volumes()), (Outcome::Failed, 0));
+        assert!(err.contains("longer than 253"), "{err}");
     });
 }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use self::source::{Around, Source};
 use super::Driver;
 use super::create_volume::Wanted;
+use super::locks::Guard;
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::FileKind;
 use crate::model::{AdoptVolume, Adopted, Capability, SizeRange, Taken, Volume, VolumeId};
@@ -38,18 +39,32 @@ impl Driver {
     ///
     /// # Errors
     /// INVALID_ARGUMENT for a path outside of the administrator's directories and for what no volume can be made of; NOT_FOUND if
-    /// there is neither a source nor a volume of it; FAILED_PRECONDITION if it is in use, damaged, or nothing may be adopted;
+    /// there is neither a source nor a volume of it; FAILED_PRECONDITION if it is in use, damaged, or nothing may be adopted, and if
+    /// the volume is for another claim, or something else is at the path now;
     /// RESOURCE_EXHAUSTED without room; UNAVAILABLE if it changed meanwhile. After an error the source has all data, or the
     /// volume has them and a repeated request finishes.
     pub fn adopt_volume(&self, request: &AdoptVolume) -> Result<AdoptedVolume> {
-        let Some(source) = self.find_source(request)? else { return self.adopted_before(request) };
+        // One call for a path at a time: whatever `look` answers, no other call is changing that.
+        let _turn = self.lock(&turn_of(&self.node_key, request))?;
+        let made = self.made_of(request)?;
+        if request.look {
+            let nothing = AdoptedVolume { volume: None, way: None, left: None, made: false };
+            return Ok(made.map_or(nothing, |(volume, _guard)| answer(volume, None)));
+        }
+        let source = self.find_source(request)?;
+        if let Some((volume, _guard)) = made {
+            return self.repeated(&volume, source.as_ref(), request);
+        }
+        let source = source.ok_or_else(|| {
+            Error::NotFound(format!(
+                "{} does not exist, and no volume was made of it",
+                request.path.display()
+            ))
+        })?;
         let wanted = wanted(&self.node_key, request, &source);
         let _guard = self.lock(&wanted.id)?;
         if let Some(volume) = self.existing(&wanted)? {
             return self.finish(&volume, &source.around, Some(&source), request);
-        }
-        if request.look {
-            return Ok(AdoptedVolume { volume: None, way: None, left: None, made: false });
         }
         // What was found before the lock may be another call's by now.
         let found = self.find_source(request)?.filter(|found| found.stat.id == source.stat.id);
@@ -66,41 +81,64 @@ impl Driver {
         self.finish(&volume, &source.around, Some(&source).filter(|_| is_left), request)
     }
 
-    /// Finds the volume that was made of what is not there any longer.
-    fn adopted_before(&self, request: &AdoptVolume) -> Result<AdoptedVolume> {
+    /// Finds the volume that was made of what was at the path, and holds it.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if there are several, or if it is for another claim.
+    fn made_of(&self, request: &AdoptVolume) -> Result<Option<(Arc<Volume>, Guard)>> {
         let path = request.path.display().to_string();
         let of_it = |volume: &Arc<Volume>| {
             !volume.is_removed() && volume.adopted.as_ref().is_some_and(|adopted| adopted.path == path)
         };
-        let missing = || Error::NotFound(format!("{path} does not exist, and no volume was made of it"));
-        let volumes: Vec<VolumeId> = self
-            .store
-            .volumes()
-            .iter()
-            .filter(|volume| of_it(volume))
-            .map(|volume| volume.id.clone())
-            .collect();
+        let volumes = self.store.volumes();
+        let volumes: Vec<VolumeId> =
+            volumes.iter().filter(|volume| of_it(volume)).map(|volume| volume.id.clone()).collect();
         let id = match volumes.as_slice() {
-            [] => return Err(missing()),
+            [] => return Ok(None),
             [id] => id,
             several => {
                 let several: Vec<&str> = several.iter().map(VolumeId::as_str).collect();
                 return Err(Error::InUse(format!(
-                    "{path} does not exist, and several volumes were made of what was there: {}",
+                    "several volumes were made of what was at {path}: {}",
                     several.join(", ")
                 )));
             }
         };
-        let _guard = self.lock(id)?;
+        let guard = self.lock(id)?;
         let volume = match self.store.get(id) {
             Some(volume) if volume.is_ready() => Some(volume),
             Some(volume) => self.settle_volume(&volume)?,
             None => None,
         };
-        let volume = self.acknowledge_volume(volume.ok_or_else(missing)?)?;
-        match self.around(request)? {
-            Some(around) => self.finish(&volume, &around, None, request),
-            None => Ok(answer(volume, None)),
+        let Some(volume) = volume else { return Ok(None) };
+        if let (Some(made), Some(asked)) = (&volume.claim, &request.volume.claim)
+            && made != asked
+        {
+            return Err(Error::InUse(format!(
+                "volume {id} was made of {path} for claim {made} (PersistentVolume {}), not for {asked}",
+                made.persistent_volume
+            )));
+        }
+        Ok(Some((self.acknowledge_volume(volume)?, guard)))
+    }
+
+    /// Answers for a path that a volume was made of before.
+    fn repeated(
+        &self,
+        volume: &Arc<Volume>,
+        source: Option<&Source>,
+        request: &AdoptVolume,
+    ) -> Result<AdoptedVolume> {
+        let inode = volume.adopted.as_ref().map(|adopted| adopted.inode);
+        match (source, self.around(request)?) {
+            (Some(source), _) if inode != Some(source.stat.id.ino) => Err(Error::InUse(format!(
+                "volume {} was made of what was at {}, and something else is there now; rename that to make another volume of it",
+                volume.id,
+                source.shown()
+            ))),
+            (Some(source), _) => self.finish(volume, &source.around, Some(source), request),
+            (None, Some(around)) => self.finish(volume, &around, None, request),
+            (None, None) => Ok(answer(Arc::clone(volume), None)),
         }
     }
 
@@ -186,6 +224,11 @@ fn wanted(node_key: &crate::model::NodeKey, request: &AdoptVolume, source: &Sour
         inline_target: None,
         claim: asked.claim,
     }
+}
+
+/// What calls for one path take turns by.
+fn turn_of(node_key: &crate::model::NodeKey, request: &AdoptVolume) -> VolumeId {
+    VolumeId::of_name(node_key, &format!("adopting {}", request.path.display()))
 }
 
 fn changed(request: &AdoptVolume) -> Error {

@@ -228,6 +228,61 @@ fn a_claim_is_kept_with_an_adopted_volume() {
 }
 
 #[test]
+fn another_claim_does_not_get_the_volume() {
+    let rig = rig();
+    let path = format!("{NEAR}/disk.img");
+    make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+    let of = |claim: &str, volume: &str| {
+        let key = |name: &str| format!("csi.storage.k8s.io/{name}");
+        let (namespace, name, pv) = (key("pvc/namespace"), key("pvc/name"), key("pv/name"));
+        let parameters = map(&[(&namespace, "shop"), (&name, claim), (&pv, volume)]);
+        peer::AdoptVolumeRequest { parameters, ..image(&path) }
+    };
+    let adopted = rig.ok(of("data", "pv-1"));
+    for other in [of("other", "pv-1"), of("data", "pv-2")] {
+        for look in [false, true] {
+            let why = rig.fails(Code::FailedPrecondition, peer::AdoptVolumeRequest { look, ..other.clone() });
+            assert!(why.contains("shop/data") && why.contains("pv-1"), "{why}");
+        }
+    }
+    assert_eq!(rig.ok(of("data", "pv-1")), adopted);
+}
+
+#[test]
+fn a_path_makes_no_second_volume() {
+    for remade in ["disk.img", "other.img"] {
+        let rig = rig();
+        let path = format!("{FAR}/disk.img");
+        make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+        let adopted = rig.ok(image(&path));
+        make_image(&rig.kernel, &format!("{FAR}/{remade}"), FsType::Ext4, 100 << 20);
+        let made = rig.ok(peer::AdoptVolumeRequest { look: true, ..image(&path) });
+        assert!(made.made && made.volume_id == adopted.volume_id, "whatever is at the path");
+        if remade == "disk.img" {
+            for dry_run in [false, true] {
+                let why =
+                    rig.fails(Code::FailedPrecondition, peer::AdoptVolumeRequest { dry_run, ..image(&path) });
+                assert!(why.contains(&adopted.volume_id) && why.contains("something else"), "{why}");
+            }
+            assert_eq!(ids(&rig), [adopted.volume_id.as_str()]);
+            assert!(rig.kernel.exists(&path), "it is left alone");
+        }
+    }
+}
+
+#[test]
+fn a_look_needs_no_flag_and_no_source() {
+    let rig = rig();
+    let path = format!("{NEAR}/disk.img");
+    let look = peer::AdoptVolumeRequest { look: true, ..image(&path) };
+    assert!(!rig.ok(look.clone()).made);
+    make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+    rig.ok(image(&path));
+    let rig = rig.restart_with(&[]);
+    assert!(rig.ok(look).made);
+}
+
+#[test]
 fn a_source_in_use_is_not_adopted() {
     let rig = rig();
     let path = format!("{NEAR}/disk.img");

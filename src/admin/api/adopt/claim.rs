@@ -1,9 +1,10 @@
 //! `hostloop adopt --claim`: the PersistentVolume of another driver is replaced by one of hostloop that has its name. The claim stays,
 //! with its uid, and is Lost meanwhile, so that no pod with it can start.
 //!
-//! Before anything else, the claim gets an annotation with the whole PersistentVolume, and that is kept whatever happens to the object
-//! (reclaim policy Retain). What is to be done next follows from the objects alone, so that the command can end at any step. If the
-//! node refuses, it is asked whether a volume was made: only if not, the old PersistentVolume is created again.
+//! Before anything else, the whole PersistentVolume is written down in the namespace of the driver (`record.rs`), where the tenants of
+//! the claim cannot change it, and its data are kept whatever happens to the object (reclaim policy Retain). What is to be done next
+//! follows from the objects alone, so that the command can end at any step. If the node refuses, it is asked whether a volume was made:
+//! only if not, the old PersistentVolume is created again.
 
 use std::time::Duration;
 
@@ -14,19 +15,17 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::failed;
-use super::foreign::{self, Foreign, Host};
-use crate::admin::adopt::objects;
+use super::foreign::{self, Foreign, Host, become_ours, is_of_provisioner};
+use super::record::Records;
 use crate::admin::adopt::{Class, Nodes, Session, name_claim};
 use crate::admin::seen::Name;
 use crate::cluster::moves::claims;
 use crate::cluster::moves::exchange;
 use crate::cluster::moves::objects::{Objects, Run, is_outdated};
-use crate::model::{Adoption, AdoptionOrder};
+use crate::model::AdoptionOrder;
 
-/// On a claim that is being adopted: its PersistentVolume as it was.
-pub(in crate::admin) const ADOPTING: &str = "hostloop.csi.dev/adopting";
-/// On the same: it is changed so that the controller of PersistentVolumes looks at it.
-const TOUCHED: &str = "hostloop.csi.dev/adopting-touched";
+/// On a claim that is being adopted: it is changed so that the controller of PersistentVolumes looks at the claim. It decides nothing.
+pub(in crate::admin) const TOUCHED: &str = "hostloop.csi.dev/adopting-touched";
 /// Time between two looks at what Kubernetes does.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// So many looks in a row may find that nothing has changed.
@@ -42,6 +41,13 @@ struct Seen {
     whole: Option<Value>,
     /// As it was when the adoption began.
     recorded: Option<Value>,
+    records: Records,
+}
+
+impl Seen {
+    fn uid(&self) -> String {
+        self.claim.uid().unwrap_or_default()
+    }
 }
 
 /// What a step has come to.
@@ -56,9 +62,10 @@ enum Step {
 impl<N: Nodes> Session<N> {
     pub(in crate::admin) async fn adopt_claim(&mut self, name: Name) -> Result<(), String> {
         let class = self.class().await?;
+        let records = self.records().await?;
         let (mut waits, mut said) = (0, "");
         loop {
-            match self.step(&name, &class).await? {
+            match self.step(&name, &class, &records).await? {
                 Step::Done => return Ok(()),
                 Step::Next => waits = 0,
                 Step::Wait(what) => {
@@ -81,7 +88,7 @@ impl<N: Nodes> Session<N> {
         Ok(cluster.adoption())
     }
 
-    async fn look(&mut self, name: &Name) -> Result<Seen, String> {
+    async fn look(&mut self, name: &Name, records: &Records) -> Result<Seen, String> {
         let objects = self.objects()?;
         let claim = objects.claim(&name.namespace, &name.name).await.map_err(failed)?;
         let claim = claim.ok_or_else(|| format!("there is no claim {name}"))?;
@@ -92,22 +99,29 @@ impl<N: Nodes> Session<N> {
         if volume_name.is_empty() {
             return Err(format!("claim {name} has no volume yet"));
         }
-        let recorded =
-            match claim.annotations().get(ADOPTING) {
-                Some(text) => Some(serde_json::from_str(text).map_err(|error| {
-                    format!("annotation {ADOPTING} of claim {name} cannot be read: {error}")
-                })?),
-                None => None,
-            };
+        let recorded = records.read(&claim.uid().unwrap_or_default()).await?;
+        let is_of_claim = |recorded: &Value| {
+            let text = |path| recorded.pointer(path).and_then(Value::as_str);
+            text("/metadata/name") == Some(volume_name.as_str())
+                && text("/spec/claimRef/uid") == claim.uid().as_deref()
+        };
+        if recorded.as_ref().is_some_and(|recorded| !is_of_claim(recorded)) {
+            return Err(format!("what was recorded of claim {name} is of another claim"));
+        }
         let whole = objects.whole_volume(&volume_name).await.map_err(failed)?;
         let volume = whole.as_ref().map(PersistentVolume::deserialize).transpose();
         let volume = volume.map_err(|error| format!("PersistentVolume {volume_name}: {error}"))?;
-        Ok(Seen { claim, volume_name, volume, whole, recorded })
+        Ok(Seen { claim, volume_name, volume, whole, recorded, records: records.clone() })
     }
 
     /// Looks, and does the next step.
-    async fn step(&mut self, name: &Name, class: &Class) -> Result<Step, String> {
-        let seen = self.look(name).await?;
+    async fn step(&mut self, name: &Name, class: &Class, records: &Records) -> Result<Step, String> {
+        let seen = self.look(name, records).await?;
+        if seen.recorded.is_some() && !self.args.yes {
+            let begun = "an adoption of this claim has begun; repeat the command with --yes";
+            self.screen.say(&format!("claim {name}: {begun}"));
+            return Ok(Step::Done);
+        }
         let driver = self.args.source.driver_name.clone();
         let is_ours = |volume: &PersistentVolume| {
             let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
@@ -173,9 +187,7 @@ impl<N: Nodes> Session<N> {
             self.screen.say("nothing was changed; repeat the command with --yes");
             return Ok(Step::Done);
         }
-        let recorded = exchange::as_recorded(&whole).to_string();
-        let change = json!({"metadata": {"annotations": {ADOPTING: recorded}}});
-        self.objects()?.patch_claim(&seen.claim, change).await.map_err(failed)?;
+        seen.records.write(&seen.uid(), &exchange::as_recorded(&whole)).await?;
         Ok(Step::Next)
     }
 
@@ -325,7 +337,7 @@ impl<N: Nodes> Session<N> {
         self.expect_no_pods(name).await.map_err(|why| format!("{why}, and run the command again"))
     }
 
-    /// Waits until the claim is bound, and takes the annotation away.
+    /// Waits until the claim is bound, and removes the record.
     async fn end(&mut self, name: &Name, seen: &Seen, is_ours: bool) -> Result<Step, String> {
         let objects = self.objects()?;
         let phase = seen.claim.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -342,11 +354,14 @@ impl<N: Nodes> Session<N> {
                 _ => Ok(Step::Wait("Kubernetes binds it")),
             };
         }
-        let change = json!({"metadata": {"annotations": {ADOPTING: null, TOUCHED: null}}});
-        match objects.patch_claim(&seen.claim, change).await {
-            Err(error) if is_outdated(&error) => return Ok(Step::Next),
-            patched => patched.map_err(failed)?,
+        if seen.claim.annotations().contains_key(TOUCHED) {
+            let change = json!({"metadata": {"annotations": {TOUCHED: null}}});
+            match objects.patch_claim(&seen.claim, change).await {
+                Err(error) if is_outdated(&error) => return Ok(Step::Next),
+                patched => patched.map_err(failed)?,
+            }
         }
+        seen.records.remove(&seen.uid()).await?;
         match is_ours {
             true => {
                 self.screen.say(&format!("claim {name} is adopted"));
@@ -362,28 +377,4 @@ fn is_again(recorded: &Value, volume: &PersistentVolume) -> bool {
     recorded.pointer("/metadata/uid").and_then(Value::as_str) != volume.uid().as_deref()
         && recorded.pointer("/spec/claimRef/uid").and_then(Value::as_str)
             == volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.as_deref())
-}
-
-/// Finalizers of provisioners, which wait until the data are deleted.
-fn is_of_provisioner(finalizer: &str) -> bool {
-    ["external-provisioner.volume.kubernetes.io/", "openebs.io/", "local.openebs.io/", "rancher.io/"]
-        .iter()
-        .any(|prefix| finalizer.starts_with(prefix))
-}
-
-/// Makes a PersistentVolume of another driver one of hostloop.
-fn become_ours(volume: &mut Value, adoption: &Adoption) {
-    if let Some(spec) = volume.pointer_mut("/spec").and_then(Value::as_object_mut) {
-        spec.retain(|field, _| !["local", "hostPath", "csi"].contains(&field.as_str()));
-        spec.insert("csi".to_owned(), objects::csi(adoption));
-        spec.insert("capacity".to_owned(), json!({"storage": adoption.capacity_bytes.to_string()}));
-    }
-    if let Some(metadata) = volume.pointer_mut("/metadata").and_then(Value::as_object_mut) {
-        metadata.remove("finalizers");
-        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
-        if let Some(annotations) = annotations.as_object_mut() {
-            annotations.retain(|key, _| !key.starts_with("volume.kubernetes.io/provisioner-deletion-secret"));
-            annotations.insert("pv.kubernetes.io/provisioned-by".to_owned(), json!(adoption.driver_name));
-        }
-    }
 }

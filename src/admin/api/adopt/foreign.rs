@@ -4,6 +4,10 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, PersistentVolume};
 use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::admin::adopt::objects;
+use crate::model::Adoption;
 
 /// The directory in which the hostpath driver of Kubernetes keeps its volumes on the node, by its manifests.
 const HOSTPATH_ROOT: &str = "/var/lib/csi-hostpath-data";
@@ -105,10 +109,32 @@ fn node(volume: &PersistentVolume) -> Option<Host> {
     by_field.or_else(|| term.match_expressions.iter().flatten().find_map(named))
 }
 
+/// Finalizers of provisioners, which wait until the data are deleted.
+pub(super) fn is_of_provisioner(finalizer: &str) -> bool {
+    ["external-provisioner.volume.kubernetes.io/", "openebs.io/", "local.openebs.io/", "rancher.io/"]
+        .iter()
+        .any(|prefix| finalizer.starts_with(prefix))
+}
+
+/// Makes a PersistentVolume of another driver one of hostloop.
+pub(super) fn become_ours(volume: &mut Value, adoption: &Adoption) {
+    if let Some(spec) = volume.pointer_mut("/spec").and_then(Value::as_object_mut) {
+        spec.retain(|field, _| !["local", "hostPath", "csi"].contains(&field.as_str()));
+        spec.insert("csi".to_owned(), objects::csi(adoption));
+        spec.insert("capacity".to_owned(), json!({"storage": adoption.capacity_bytes.to_string()}));
+    }
+    if let Some(metadata) = volume.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        metadata.remove("finalizers");
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.retain(|key, _| !key.starts_with("volume.kubernetes.io/provisioner-deletion-secret"));
+            annotations.insert("pv.kubernetes.io/provisioned-by".to_owned(), json!(adoption.driver_name));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn volume(source: &Value, key: &str) -> PersistentVolume {
