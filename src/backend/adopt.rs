@@ -23,6 +23,10 @@ pub(crate) fn prepare_place(place: Place<'_>, from: &Path, new_record: &[u8]) ->
     let preparing = || format!("prepare {}", paths.directory.display());
     os.files.create_directory(&paths.directory, 0o700).doing(preparing)?;
     if let Shape::Blocks(_) = paths.shape() {
+        let size = os.files.stat(from).doing(preparing)?.map_or(0, |stat| stat.size);
+        if size > volume.capacity_bytes {
+            return Err(Error::Unavailable("the image has grown meanwhile; try again".to_owned()));
+        }
         // Before the rename: data that are shorter than their record are taken for damaged.
         resize(place, from, volume.capacity_bytes).doing(|| format!("give {} its size", volume.id))?;
         os.files.sync_file(from).doing(preparing)?;

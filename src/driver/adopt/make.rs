@@ -14,7 +14,7 @@ use crate::driver::create_volume::Wanted;
 use crate::driver::pools::enforce::Chosen;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
-use crate::kernel::is_errno;
+use crate::kernel::{FileKind, is_errno};
 use crate::model::{
     Adopted, Content, Format, Phase, Provisioning, Taken, Volume, VolumeParameters, format_exactly,
 };
@@ -172,9 +172,13 @@ impl Driver {
         let (volume, _room) = recorded.map_err(Refused::Failed)?;
         let (paths, at) = (self.paths(&volume).map_err(Refused::Failed)?, source.at());
         let place = self.place(&volume, &paths);
-        let prepared = self.record_of_volume(&volume).and_then(|record| prepare_place(place, &at, &record));
-        if let Err(cause) = prepared {
+        if let Err(cause) = self.expect_unchanged(source, request) {
             return Err(Refused::Failed(cause.after_undo(self.remove_volume(&volume))));
+        }
+        let prepared = self.record_of_volume(&volume).and_then(|record| prepare_place(place, &at, &record));
+        if let Err(cause) = prepared.and_then(|()| self.expect_unused_source(source)) {
+            let undone = self.undo_size(source, &volume);
+            return Err(Refused::Failed(cause.after_undo(undone.and(self.remove_volume(&volume)))));
         }
         let (data, renaming) = (paths.data(), || format!("rename {} into {}", source.shown(), volume.id));
         if let Err(error) = self.os.files.rename(&at, &data) {
@@ -182,7 +186,8 @@ impl Driver {
             let cause = Err::<(), _>(error).doing(renaming);
             // Only an empty place is removed.
             let is_empty = matches!(self.os.files.stat(&data), Ok(None));
-            let undone = if is_empty { self.remove_volume(&volume) } else { Ok(()) };
+            let undo = || self.undo_size(source, &volume).and(self.remove_volume(&volume));
+            let undone = if is_empty { undo() } else { Ok(()) };
             return Err(match (cause, undone) {
                 (_, Ok(())) if elsewhere && is_empty => Refused::Elsewhere,
                 (Err(cause), undone) => Refused::Failed(cause.after_undo(undone)),
@@ -191,6 +196,33 @@ impl Driver {
         }
         // From here on it is the volume's, whatever fails.
         self.keep_renamed(&volume, source, request).map_err(Refused::Failed)
+    }
+
+    /// Makes sure that a source is what was looked at, and that nothing uses it.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if it is another file or has another size; FAILED_PRECONDITION with what uses it.
+    fn expect_unchanged(&self, source: &Source, request: &AdoptVolume) -> Result<()> {
+        let now = self.find_source(request)?;
+        match now.is_some_and(|now| (now.stat.id, now.stat.size) == (source.stat.id, source.stat.size)) {
+            true => self.expect_unused_source(source),
+            false => Err(changed(request)),
+        }
+    }
+
+    /// Cuts an image off again that got the size of a volume which it does not become.
+    fn undo_size(&self, source: &Source, volume: &Volume) -> Result<()> {
+        let (at, undoing) = (source.at(), || format!("give {} its size back", source.shown()));
+        let Some(now) = self.os.files.stat(&at).doing(undoing)? else { return Ok(()) };
+        let is_enlarged = source.stat.kind == FileKind::File
+            && now.id == source.stat.id
+            && now.size == volume.capacity_bytes
+            && now.size > source.stat.size;
+        if is_enlarged {
+            self.os.images.set_size(&at, source.stat.size).doing(undoing)?;
+            self.os.files.sync_file(&at).doing(undoing)?;
+        }
+        Ok(())
     }
 
     fn keep_renamed(
@@ -226,11 +258,8 @@ impl Driver {
         let _turn = self.copy_turn()?;
         let (volume, _room) = self.record_adopted(pool, volume, (way, holds))?;
         let made = self.fill(&volume, source, way == Taken::Shared, holds.to_copy).and_then(|()| {
-            let now = self.find_source(request)?;
-            match now.is_some_and(|now| (now.stat.id, now.stat.size) == (source.stat.id, source.stat.size)) {
-                true => Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?),
-                false => Err(changed(request)),
-            }
+            self.expect_unchanged(source, request)?;
+            Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?)
         });
         let made = made.map_err(|cause| cause.after_undo(self.remove_volume(&volume)))?;
         self.acknowledge_volume(made)

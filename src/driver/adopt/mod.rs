@@ -64,7 +64,7 @@ impl Driver {
         let wanted = wanted(&self.node_key, request, &source);
         let _guard = self.lock(&wanted.id)?;
         if let Some(volume) = self.existing(&wanted)? {
-            return self.finish(&volume, &source.around, Some(&source), request);
+            return self.finish_again(&volume, &source, request);
         }
         // What was found before the lock may be another call's by now.
         let found = self.find_source(request)?.filter(|found| found.stat.id == source.stat.id);
@@ -136,10 +136,26 @@ impl Driver {
                 volume.id,
                 source.shown()
             ))),
-            (Some(source), _) => self.finish(volume, &source.around, Some(source), request),
+            (Some(source), _) => self.finish_again(volume, source, request),
             (None, Some(around)) => self.finish(volume, &around, None, request),
             (None, None) => Ok(answer(Arc::clone(volume), None)),
         }
+    }
+
+    /// Takes the source out of the way that an earlier request has left. It may have been written to since it was compared, so that it is
+    /// kept in any case.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it is in use.
+    fn finish_again(
+        &self,
+        volume: &Arc<Volume>,
+        source: &Source,
+        request: &AdoptVolume,
+    ) -> Result<AdoptedVolume> {
+        self.expect_unused_source(source)?;
+        let request = AdoptVolume { remove_source: false, ..request.clone() };
+        self.finish(volume, &source.around, Some(source), &request)
     }
 
     /// Takes the source of a volume that is whole out of the way.
