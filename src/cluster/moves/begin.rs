@@ -13,7 +13,7 @@ use super::claims::{access, bytes_of, node_of, parameters};
 use super::copies::NewCopy;
 use super::look::volume_of;
 use super::nodes::Presence;
-use super::pods::{Companion, claims_of, has_ended, other_claims};
+use super::pods::{Companion, claims_of, has_ended, is_same, other_claims};
 use super::request::is_over;
 use super::resources::{
     ClaimId, FINALIZER, ObjectId, Purpose, ReplicaPhase, Target, VolumeReplica, VolumeReplicaSpec,
@@ -191,6 +191,14 @@ impl Moves {
         spec: VolumeReplicaSpec,
         created: &mut Created,
     ) -> Result<std::result::Result<(), String>> {
+        // The watch may not show yet that the claim was deleted while the nodes were asked (rule 6).
+        let claim = self.objects.claim(&spec.claim.namespace, &spec.claim.name).await?;
+        let is_there = |claim: &PersistentVolumeClaim| {
+            is_same(claim, &spec.claim) && claim.metadata.deletion_timestamp.is_none()
+        };
+        if !claim.as_ref().is_some_and(is_there) {
+            return Ok(Err("the claim is being deleted".to_owned()));
+        }
         // One for each place where the volume has been: of two controllers, or two requests, the first one creates it.
         let mut replica = VolumeReplica::new(&self.replica_name(&spec), spec);
         replica.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
