@@ -126,7 +126,7 @@ fn is_same_tree(os: &Os, from: &Path, copy: &Path) -> Result<bool> {
     Ok(os.trees.read(copy, None, behind, &mut |_| true).doing(comparing)? == entries)
 }
 
-/// Below so many levels [`Trees::read`](crate::kernel::Trees::read) compares nothing.
+/// The number of levels below which [`Trees::read`](crate::kernel::Trees::read) compares nothing.
 const COMPARED: usize = 60;
 
 /// What was seen of a tree beside its copy.

@@ -61,7 +61,7 @@ pub struct AdoptArgs {
     #[arg(long, value_name = "SIZE", value_parser = Value(largest))]
     pub size: Option<u64>,
 
-    /// The image is a raw block volume, whatever is in it
+    /// The image is a raw block volume, even if it has a filesystem in it
     #[arg(long, conflicts_with_all = ["directory", "claim"])]
     pub block: bool,
 

@@ -60,7 +60,7 @@ pub struct AskedNode {
 pub enum NotAdopted {
     /// The node works on it: the same request again finds it, or says how far that is.
     Working(String),
-    /// The same request again may be answered otherwise.
+    /// A repeated request may be answered otherwise.
     Later(String),
     /// It failed, or something has to be changed first.
     Refused(String),

@@ -58,7 +58,7 @@ impl Metrics {
         Metrics { registry: Mutex::new(registry), rpcs, measured: OnceLock::new(), most_volumes: 0, health }
     }
 
-    /// Has metrics of each volume of a driver with at most so many volumes. Without a call there are none of them.
+    /// Has metrics of each volume of a driver with at most this number of volumes. Without a call there are none of them.
     #[must_use]
     pub fn with_volumes(self, most_volumes: usize) -> Self {
         Metrics { most_volumes, ..self }

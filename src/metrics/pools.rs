@@ -141,7 +141,7 @@ impl Collector for PoolCollector {
 /// A metric of each pool, with its help.
 type Single = (&'static str, &'static str, fn(&PoolFigures) -> u64);
 
-/// What is not a part of anything, and has a name of its own, so that nobody adds it up with something else.
+/// What is not a part of anything, and has a name of its own, so that it is not added up with something else.
 const SINGLE: [Single; 6] = [
     ("hostloop_pool_size_bytes", "Size of the filesystem of a pool.", |pool| pool.size),
     ("hostloop_pool_reserve_bytes", "What volumes leave free in a pool.", |pool| pool.reserve),

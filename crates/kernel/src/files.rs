@@ -89,11 +89,11 @@ pub struct BlockDevice {
 pub trait Files: Send + Sync {
     /// lstat(2): `None` where nothing is there (ENOENT, ENOTDIR); a symbolic link is not followed.
     fn stat(&self, path: &Path) -> io::Result<Option<FileStat>>;
-    /// When a name's own inode last changed (lstat(2), `st_ctime`), which no program can set; `None` where nothing is there.
+    /// When a name's own inode last changed (lstat(2), `st_ctime`), which no program can set; `None` if nothing has this name.
     fn changed(&self, path: &Path) -> io::Result<Option<SystemTime>>;
     /// Opens what lies below a directory, by a relative path of plain names, or the directory itself for an empty path. Links in
     /// the directory's own path are followed, those below it are not (openat2(2), RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS).
-    /// Mounts are crossed. The path of what is opened stays good whatever happens to the names.
+    /// Mounts are crossed. The path of what is opened stays good if the names change.
     ///
     /// # Errors
     /// ELOOP for a symbolic link on the way or at the end, EXDEV for a path that leads out of the directory.

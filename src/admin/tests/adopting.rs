@@ -26,7 +26,7 @@ struct Made {
     orders: Vec<AdoptionOrder>,
     /// Answers to real orders, the last one first.
     refusals: Vec<NotAdopted>,
-    /// The volume is made all the same.
+    /// The volume is made nevertheless.
     late: bool,
 }
 

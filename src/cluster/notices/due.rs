@@ -46,7 +46,7 @@ fn is_of(key: &Key, claim: &Claim) -> bool {
 
 impl Said {
     /// Returns what is to be said now, the worst first, and how much has to wait. `answered` are the nodes that said something:
-    /// what another one has said is as it was. `healthy` are the claims of which nothing is wrong.
+    /// what another one has said does not change. `healthy` are the claims of which nothing is wrong.
     pub(super) fn due<'a>(
         &mut self,
         wrong: Vec<Notice>,

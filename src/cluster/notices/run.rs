@@ -107,7 +107,7 @@ impl Teller {
     }
 }
 
-/// Writes an Event. Returns whether it is done with: also if there is no such claim any more.
+/// Writes an Event. Returns whether it is done with: also if the claim no longer exists.
 async fn write(client: &Client, events: &Events, notice: &Notice) -> bool {
     let Claim { namespace, name, persistent_volume } = &notice.claim;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);

@@ -1,4 +1,4 @@
-//! What claims are told, on Kubernetes in memory. The clock is the test's.
+//! The Events of claims, on Kubernetes in memory. The clock is the test's.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,7 +90,7 @@ impl World {
         *self.nodes.0.lock().unwrap() = vec![(word("n1"), Ok(answer))];
     }
 
-    /// Lets so many looks pass.
+    /// Waits for this number of looks.
     async fn looks(&self, count: u32) {
         sleep(Duration::from_secs(60) * count).await;
     }

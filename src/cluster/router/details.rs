@@ -23,7 +23,7 @@ use crate::service::{declare, observe};
 use crate::wire::rpc::Unary;
 use crate::wire::{details, peer};
 
-/// What a caller is told whose port has no fixes.
+/// The answer to a caller whose port passes no fixes on.
 const NO_FIXES: &str = "this controller passes no fixes on: set inspect.fix in the chart (--inspect-fix of the controllers), or run \
      hostloop doctor --fix --endpoint on the node";
 /// How long a node may take for a page. The caller waits longer (`cluster/details.rs`), so that it gets the reason.

@@ -194,7 +194,7 @@ impl Driver {
                 (Ok(()), undone) => Refused::Failed(changed(request).after_undo(undone)),
             });
         }
-        // From here on it is the volume's, whatever fails.
+        // From here on it is the volume's, also if a later step fails.
         self.keep_renamed(&volume, source, request).map_err(Refused::Failed)
     }
 

@@ -44,7 +44,7 @@ impl Driver {
     /// RESOURCE_EXHAUSTED without room; UNAVAILABLE if it changed meanwhile. After an error the source has all data, or the
     /// volume has them and a repeated request finishes.
     pub fn adopt_volume(&self, request: &AdoptVolume) -> Result<AdoptedVolume> {
-        // One call for a path at a time: whatever `look` answers, no other call is changing that.
+        // One call for a path at a time: no other call changes what `look` answers.
         let _turn = self.lock(&turn_of(&self.node_key, request))?;
         let made = self.made_of(request)?;
         if request.look {

@@ -46,7 +46,7 @@ impl Around {
         self.parent.path().join(self.marked_name(id))
     }
 
-    /// The same for people.
+    /// As above, for people.
     pub(super) fn shown_marked(&self, id: &VolumeId) -> PathBuf {
         self.real.with_file_name(self.marked_name(id))
     }
@@ -67,7 +67,7 @@ impl Source {
         self.around.at()
     }
 
-    /// Holds it open for reading, so that it stays the same whatever happens to its name.
+    /// Holds it open for reading, so that a change of its name does not matter.
     pub(super) fn hold(&self, os: &Os) -> Result<Pinned> {
         let held = os.files.open_below(self.around.parent(), Path::new(&self.around.name));
         held.doing(|| format!("open {}", self.shown()))

@@ -57,7 +57,7 @@ impl Driver {
         let since = self.changed(&entry.directory);
         let names = match self.os.files.stat(&entry.directory) {
             Ok(Some(_)) => self.os.files.list(&entry.directory).ok(),
-            // What lies beside a directory that is gone is the record of something that was there.
+            // What lies beside a directory that is gone is the record of something that is gone.
             Ok(None) if entry.record == Record::Missing => return None,
             Ok(None) | Err(_) => None,
         };

@@ -182,7 +182,7 @@ impl Node {
         Node::start_on(&self.net, &self.id, address, self.kernel.clone()).await
     }
 
-    /// The same machine as a node with another name, whose volumes it has adopted.
+    /// Starts this machine as a node with another name, which has adopted the volumes.
     pub async fn adopted_as(mut self, id: &str, address: &str) -> Node {
         self.stop().await;
         let Settings { driver_name: driver, data_dir, pools, .. } = settings(id);

@@ -27,7 +27,7 @@ pub fn watched(os: Os, settings: &Settings, address: SocketAddr) -> Server {
     watched_up_to(100, os, settings, address)
 }
 
-/// A driver with metrics, and of each volume if it has at most so many.
+/// A driver with metrics, and of each volume up to this number of volumes.
 pub fn watched_up_to(volume_metrics: usize, os: Os, settings: &Settings, address: SocketAddr) -> Server {
     let metrics_listen = Some(address);
     let operation = OperationConfig { metrics_listen, volume_metrics, ..OperationConfig::default() };

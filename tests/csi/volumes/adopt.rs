@@ -446,7 +446,7 @@ fn prepared(path: &str) -> Rig {
     rig
 }
 
-/// After whatever has happened: one volume with the data, and nothing else.
+/// After any kill or failure: one volume with the data, and nothing else.
 fn check(rig: &Rig, request: &peer::AdoptVolumeRequest, (file, path): (&str, &str), what: &str) {
     let adopted = match settled(|| rig.call(request.clone())) {
         Ok(adopted) => adopted,

@@ -28,7 +28,7 @@ use crate::model::AdoptionOrder;
 pub(in crate::admin) const TOUCHED: &str = "hostloop.csi.dev/adopting-touched";
 /// Time between two looks at what Kubernetes does.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// So many looks in a row may find that nothing has changed.
+/// How many looks in a row may find that nothing has changed.
 const LOOKS: u32 = 240;
 
 /// What was seen of the claim.
@@ -37,9 +37,9 @@ struct Seen {
     /// The name of its PersistentVolume.
     volume_name: String,
     volume: Option<PersistentVolume>,
-    /// The same with fields that this release does not know.
+    /// As above, with fields that this release does not know.
     whole: Option<Value>,
-    /// As it was when the adoption began.
+    /// The PersistentVolume when the adoption began.
     recorded: Option<Value>,
     records: Records,
 }

@@ -11,7 +11,7 @@ use crate::model::Adoption;
 
 /// The directory in which the hostpath driver of Kubernetes keeps its volumes on the node, by its manifests.
 const HOSTPATH_ROOT: &str = "/var/lib/csi-hostpath-data";
-/// The same of OpenEBS rawfile.
+/// As above, of OpenEBS rawfile.
 const RAWFILE_ROOT: &str = "/var/csi/rawfile";
 /// The label of a Node with its host name.
 pub(super) const HOSTNAME: &str = "kubernetes.io/hostname";

@@ -1,4 +1,4 @@
-//! What an adoption of a claim has begun with, in the namespace of the driver: whoever may write a claim decides nothing there.
+//! What an adoption of a claim has begun with, in the namespace of the driver. A user who may write a claim decides nothing there.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::failed;
 use crate::admin::adopt::{Nodes, Session};
 use crate::admin::api::Cluster;
 
-/// The one entry of a record: the PersistentVolume as it was.
+/// The one entry of a record: the earlier PersistentVolume.
 pub(in crate::admin) const VOLUME: &str = "persistentVolume";
 
 /// The records of adoptions that have begun.

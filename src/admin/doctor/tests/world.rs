@@ -130,12 +130,12 @@ impl World {
         self.0.lock().unwrap().later = Some((looks, object));
     }
 
-    /// Adds an object after so many fixes.
+    /// Adds an object after this number of fixes.
     pub(in crate::admin) fn add_after_fixes(&self, fixes: usize, object: Value) {
         self.0.lock().unwrap().after_fixes = Some((fixes, object));
     }
 
-    /// The first page of PersistentVolumes does not come after so many fixes.
+    /// The first page of PersistentVolumes does not come after this number of fixes.
     pub(in crate::admin) fn fail_page_after_fixes(&self, fixes: usize) {
         self.0.lock().unwrap().failing_after = Some(fixes);
     }
@@ -158,7 +158,7 @@ impl World {
         self.0.lock().unwrap().kubernetes.objects.remove(&key(kind, "", name));
     }
 
-    /// The API server gives out so many objects at a time.
+    /// The number of objects that the API server returns at a time.
     pub(in crate::admin) fn in_pages_of(&self, page: usize) {
         self.0.lock().unwrap().page = Some(page);
     }
