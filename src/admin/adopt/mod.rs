@@ -15,7 +15,7 @@ use self::objects::Wish;
 use super::Outcome;
 use super::api::Cluster;
 use super::api::adopt::failed;
-use super::inspect::{cluster_args, connect, harmless};
+use super::inspect::{cluster_of, connect, harmless};
 use super::screen::Screen;
 use super::seen::Name;
 use crate::cli::AdoptArgs;
@@ -46,16 +46,7 @@ impl Nodes for Source {
 pub(super) async fn run(args: AdoptArgs, shutdown: Shutdown) -> Outcome {
     // Standard output has nothing but what is for kubectl.
     let mut screen = Screen::new(true);
-    let cluster = match args.source.endpoint {
-        Some(_) => None,
-        None => match Cluster::connect(&cluster_args(&args.source)).await {
-            Ok(cluster) => Some(cluster),
-            Err(error) => {
-                screen.problem(&format!("{error}. On a node, use --endpoint"));
-                return Outcome::Failed;
-            }
-        },
-    };
+    let Ok(cluster) = cluster_of(&args.source, &mut screen).await else { return Outcome::Failed };
     let nodes = match connect(&args.source, cluster.as_ref()).await {
         Ok(nodes) => nodes,
         Err(error) => {

@@ -20,7 +20,7 @@ use self::archive::Member;
 use super::Outcome;
 use super::api::Cluster;
 use super::api::bundle::{KINDS, Kind};
-use super::inspect::{cluster_args, connect, everything, harmless};
+use super::inspect::{cluster_of, connect, everything, harmless};
 use super::screen::Screen;
 use crate::cli::{BundleArgs, SourceArgs};
 use crate::cluster::findings;
@@ -50,16 +50,7 @@ pub(super) async fn run(args: BundleArgs, shutdown: Shutdown) -> Outcome {
 }
 
 async fn collect(args: &BundleArgs, screen: &mut Screen) -> Outcome {
-    let cluster = match args.source.endpoint {
-        Some(_) => None,
-        None => match Cluster::connect(&cluster_args(&args.source)).await {
-            Ok(cluster) => Some(cluster),
-            Err(error) => {
-                screen.problem(&format!("{error}. On a node, use --endpoint"));
-                return Outcome::Failed;
-            }
-        },
-    };
+    let Ok(cluster) = cluster_of(&args.source, screen).await else { return Outcome::Failed };
     let members = match &cluster {
         Some(cluster) => of_cluster(args, cluster).await,
         None => of_node(args).await,

@@ -21,7 +21,7 @@ use self::row::Row;
 use super::Outcome;
 use super::api::Cluster;
 use super::api::doctor::Known;
-use super::inspect::{cluster_args, connect, harmless};
+use super::inspect::{cluster_of, connect, harmless};
 use super::screen::Screen;
 use crate::cli::{DoctorArgs, SourceArgs};
 use crate::cluster::details::Source;
@@ -40,16 +40,7 @@ pub(super) async fn run(args: DoctorArgs, shutdown: Shutdown) -> Outcome {
 }
 
 async fn visit(args: &DoctorArgs, screen: &mut Screen) -> Outcome {
-    let cluster = match args.source.endpoint {
-        Some(_) => None,
-        None => match Cluster::connect(&cluster_args(&args.source)).await {
-            Ok(cluster) => Some(cluster),
-            Err(error) => {
-                screen.problem(&format!("{error}. On a node, use --endpoint"));
-                return Outcome::Failed;
-            }
-        },
-    };
+    let Ok(cluster) = cluster_of(&args.source, screen).await else { return Outcome::Failed };
     let source = match connect(&args.source, cluster.as_ref()).await {
         Ok(source) => source,
         Err(error) => {

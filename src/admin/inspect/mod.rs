@@ -31,16 +31,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome {
     let mut screen = Screen::new(false);
     let source = command.source();
-    let cluster = match source.endpoint {
-        Some(_) => None,
-        None => match Cluster::connect(&cluster_args(source)).await {
-            Ok(cluster) => Some(cluster),
-            Err(error) => {
-                screen.problem(&format!("{error}. On a node, use --endpoint"));
-                return Outcome::Failed;
-            }
-        },
-    };
+    let Ok(cluster) = cluster_of(source, &mut screen).await else { return Outcome::Failed };
     let asker = Asker::new(source.clone(), cluster);
     // Ctrl-C is the only end of --watch.
     let interrupted = if command.view().watch { Outcome::Done } else { Outcome::Failed };
@@ -51,7 +42,19 @@ pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome 
     }
 }
 
-pub(super) fn cluster_args(source: &SourceArgs) -> ClusterArgs {
+/// Connects to the cluster of the arguments; `None` with `--endpoint`.
+///
+/// # Errors
+/// If there is no connection; the screen says why.
+pub(super) async fn cluster_of(source: &SourceArgs, screen: &mut Screen) -> Result<Option<Cluster>, ()> {
+    if source.endpoint.is_some() {
+        return Ok(None);
+    }
+    let connected = Cluster::connect(&cluster_args(source)).await;
+    connected.map(Some).map_err(|error| screen.problem(&format!("{error}. On a node, use --endpoint")))
+}
+
+fn cluster_args(source: &SourceArgs) -> ClusterArgs {
     ClusterArgs {
         kubeconfig: source.kubeconfig.clone(),
         context: source.context.clone(),

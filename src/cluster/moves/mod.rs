@@ -3,6 +3,7 @@
 mod absent;
 pub mod act;
 pub mod admit;
+mod adoption;
 pub mod begin;
 pub mod claims;
 mod companions;
