@@ -66,7 +66,9 @@ impl Driver {
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
         let mut keys = vec![((&id).into(), Mode::Exclusive)];
-        match &named {
+        // What is pulled is locked where it is read. That may be this node: a volume that moves to another pool can be used meanwhile.
+        let is_pulled = way.is_some() && self.remote_sources.is_some();
+        match named.as_ref().filter(|_| !is_pulled) {
             Some(VolumeSource::Snapshot(source)) => keys.push((source.into(), Mode::Shared)),
             Some(VolumeSource::Volume(source)) => keys.push((source.into(), Mode::Shared)),
             None => {}

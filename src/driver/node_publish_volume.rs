@@ -53,8 +53,16 @@ impl Driver {
         let read_only = granted_read_only || request.read_only || flags.read_only || mode.is_read_only();
         let paths = self.paths(volume)?;
         let (place, presence) = (self.place(volume, &paths), presence_of(&volume.content));
-        let uses = presence.uses(place)?;
+        let mut uses = presence.uses(place)?;
         uses.sound(place)?;
+        if !presence.is_staged(&uses, staging.path()) && self.was_staged_at(volume, staging) {
+            // A move has unstaged it, which its caller does not know.
+            check::may_change(volume)?;
+            self.stage_at(volume, &request.capability, staging)?;
+            // Staging may have changed the record.
+            self.store.get(&volume.id).map(|staged| self.forget_staged_before(&staged)).transpose()?;
+            uses = presence.uses(place)?;
+        }
         if !presence.is_staged(&uses, staging.path()) {
             let staging = staging.path().display();
             return Err(Error::InUse(format!(

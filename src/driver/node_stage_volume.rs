@@ -1,13 +1,15 @@
 //! CSI NodeStageVolume.
 
+use std::sync::Arc;
+
 use super::capacity::{Reservation, Want};
 use super::copies::progress::Progress;
 use super::publish::{expect_writable, has_flags, same_or_exists};
 use super::{Driver, not_found, request::check, settled};
-use crate::backend::{CopyRoom, Stage, presence_of};
+use crate::backend::{CopyRoom, Stage, Target, presence_of};
 use crate::error::{Error, Result};
 use crate::model::request::NodeStageVolume;
-use crate::model::{Format, Volume};
+use crate::model::{Capability, Format, Volume};
 
 impl Driver {
     /// Attaches and mounts a volume at its staging path; formats it if it never was.
@@ -20,18 +22,31 @@ impl Driver {
         check::may_change(&volume)?;
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::InUse)?;
-        let flags = request.capability.mount_flags();
-        let granted_read_only = self.granted_read_only(&volume)?;
-        let read_only = granted_read_only || flags.read_only || request.capability.mode.is_read_only();
         let target = self.usable_target(&request.staging_path)?;
+        let volume = self.forget_staged_before(&volume)?;
+        self.stage_at(&volume, &request.capability, &target)
+    }
 
-        let paths = self.paths(&volume)?;
-        let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
+    /// Brings a volume to its staging path, where it is not yet. The caller holds its lock.
+    ///
+    /// # Errors
+    /// Those of NodeStageVolume.
+    pub(super) fn stage_at(
+        &self,
+        volume: &Arc<Volume>,
+        capability: &Capability,
+        target: &Target,
+    ) -> Result<()> {
+        let flags = capability.mount_flags();
+        let granted_read_only = self.granted_read_only(volume)?;
+        let read_only = granted_read_only || flags.read_only || capability.mode.is_read_only();
+        let paths = self.paths(volume)?;
+        let (place, presence) = (self.place(volume, &paths), presence_of(&volume.content));
         let uses = settled(|| presence.uses(place))?;
         uses.sound(place)?;
-        let record = |format| self.record_format(&volume, format);
-        let room = |bytes| self.room_for_copy(&volume, bytes);
-        let stage = Stage { target: &target, flags: &flags, read_only, record: &record, room: &room };
+        let record = |format| self.record_format(volume, format);
+        let room = |bytes| self.room_for_copy(volume, bytes);
+        let stage = Stage { target, flags: &flags, read_only, record: &record, room: &room };
         if volume.is_block() {
             if let Some(device) = uses.live_loops().next() {
                 let writable = uses.live_loops().any(|device| !device.read_only);
@@ -52,10 +67,10 @@ impl Driver {
             same_or_exists(same, || format!("{} is staged at {}", volume.id, target.path().display()))?;
             return presence.finish_stage(place, &stage, &uses);
         }
-        self.nothing_else_at(&target)?;
+        self.nothing_else_at(target)?;
         // A power cut brings the mark of a copy back, and its data come from here on.
-        self.acknowledge_volume(std::sync::Arc::clone(&volume))?;
-        self.end_adoption(&volume)?;
+        self.acknowledge_volume(Arc::clone(volume))?;
+        self.end_adoption(volume)?;
         presence.stage(place, &stage, &uses)?;
         self.bound.remember(target.path());
         Ok(())

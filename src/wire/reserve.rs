@@ -25,7 +25,7 @@ pub fn encode(found: Found) -> Presence {
 
 /// Encodes a node's answer to FindVolume.
 pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
-    let Location { found, generation, moved_to, deleted, unsealed, unusable, adopted_from } = location;
+    let Location { found, generation, moved_to, deleted, unsealed, unusable, pool, adopted_from } = location;
     peer::FindVolumeResponse {
         presence: encode(*found).into(),
         generation: *generation,
@@ -34,6 +34,7 @@ pub fn encode_location(location: &Location) -> peer::FindVolumeResponse {
         unsealed: *unsealed,
         unusable: unusable.clone().unwrap_or_default(),
         adopted_from: adopted_from.clone(),
+        pool: pool.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -46,6 +47,8 @@ pub fn decode_location(answer: peer::FindVolumeResponse) -> Location {
         deleted: answer.deleted,
         unsealed: answer.unsealed,
         unusable: Some(answer.unusable).filter(|why| !why.is_empty()),
+        // A name that no pool can have is that of none.
+        pool: answer.pool.parse().ok(),
         adopted_from: answer.adopted_from,
     }
 }
@@ -89,8 +92,9 @@ mod tests {
                 let moved_to = moved_to.clone();
                 let (found, unsealed) = (Found::Held, generation.unwrap_or(1));
                 let adopted_from = moved_to.clone().into_iter().collect();
+                let pool = generation.map(|_| "fast".parse().unwrap());
                 let location =
-                    Location { found, generation, moved_to, deleted, unsealed, unusable, adopted_from };
+                    Location { found, generation, moved_to, deleted, unsealed, unusable, pool, adopted_from };
                 assert_eq!(decode_location(encode_location(&location)), location);
             }
         }

@@ -31,6 +31,7 @@ mod lists;
 mod log;
 mod lost_answers;
 mod move_calls;
+mod move_pools;
 mod moved;
 mod newer;
 mod peer;

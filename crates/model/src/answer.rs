@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::health::Trouble;
-use super::{GroupSnapshot, Snapshot, Volume};
+use super::{GroupSnapshot, PoolName, Snapshot, Volume};
 
 /// CSI ValidateVolumeCapabilities: whether the volume can be used as asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +97,8 @@ pub struct Location {
     pub unsealed: u64,
     /// Why the data of the volume cannot be used now; `None` if they can, or if there is no volume.
     pub unusable: Option<String>,
+    /// The pool of the volume; `None` if the node has no record with this id.
+    pub pool: Option<PoolName>,
     /// The CSI node ids of the nodes that the volume was on before this one adopted it.
     pub adopted_from: Vec<String>,
 }

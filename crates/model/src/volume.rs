@@ -144,8 +144,8 @@ pub struct Volume {
     /// The name of its directory; `None` if that is its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<VolumeId>,
-    /// The number of its moves to another node. If two nodes have a record with the same id, the higher number is the volume
-    /// (docs/decisions/0021).
+    /// The number of its moves to another node or another pool. If two nodes have a record with the same id, the higher number is the
+    /// volume (docs/decisions/0021).
     #[serde(default, skip_serializing_if = "is_first")]
     pub generation: u64,
     /// The CSI name; for an inline volume the CSI volume id that the caller chose. None for a [removed
@@ -188,6 +188,10 @@ pub struct Volume {
     /// ends that: from then on, only a move changes the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopted_from: Vec<String>,
+    /// Where it was staged, links resolved, when a move to another pool of this node took that down; empty for a raw block volume. Its
+    /// caller takes it for staged, so that the next publish stages it there again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged_before: Option<String>,
     /// Where an inline volume is published, links resolved; `None` for a path that is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_target: Option<String>,
@@ -235,6 +239,7 @@ impl Volume {
             unsealed: 0,
             retired: None,
             adopted_from: Vec::new(),
+            staged_before: None,
             inline_target: None,
             claim: None,
             adopted: None,
@@ -290,8 +295,8 @@ impl Volume {
         self.phase == Phase::Deleting && self.name.is_empty()
     }
 
-    /// CSI `volume_context`: fixed for life, so without what ControllerModifyVolume changes, the same in every answer,
-    /// and checked when a caller sends it back.
+    /// CSI `volume_context`, without what ControllerModifyVolume changes. It is checked when a caller sends it back. A PersistentVolume
+    /// keeps what CreateVolume returned, and a move may change the pool.
     pub fn context(&self) -> BTreeMap<String, String> {
         let parameters = &self.parameters;
         [("backend", parameters.backend.as_str()), ("pool", parameters.pool.as_str())]

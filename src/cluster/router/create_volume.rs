@@ -216,7 +216,12 @@ impl Router {
         request: Bytes,
     ) -> Result<Bytes, Status> {
         let elsewhere = match origin {
-            CopySource::Node { node, source, .. } if node.node_id != member.node_id => Some((node, source)),
+            // A copy in another pool of the node is brought up to date as one on another node.
+            CopySource::Node { node, source, .. }
+                if node.node_id != member.node_id || envelope.original().is_some() =>
+            {
+                Some((node, source))
+            }
             CopySource::Node { .. } | CopySource::None => None,
         };
         let Some((node, source)) = elsewhere else {
@@ -234,7 +239,7 @@ impl Router {
         };
         let wrong = |why| Error::Unavailable(format!("no permit to read {source} can be made: {why}"));
         let permit = (self.signer)(&grant).map_err(wrong)?;
-        tracing::info!(node = member.node_id, from = node.node_id, "the source is on another node");
+        tracing::info!(node = member.node_id, from = node.node_id, "the source is pulled");
         let envelope = envelope.with_source(&node.node_id, address, permit);
         self.pass::<csi::CreateVolumeRequest>(member, &envelope, request).await
     }

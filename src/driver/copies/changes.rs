@@ -14,6 +14,8 @@ use crate::model::Snapshot;
 pub(crate) struct Image<'a> {
     images: &'a dyn Images,
     path: PathBuf,
+    /// Both images are in one pool. The places of two disks have the same numbers, and prove nothing.
+    is_beside: bool,
 }
 
 impl Driver {
@@ -30,7 +32,8 @@ impl Driver {
                 ))
             };
             let path = self.snapshot_paths(snapshot)?.image().ok_or_else(not_tracked)?;
-            Ok::<_, Error>((Image { images: self.os.images.as_ref(), path }, snapshot.size_bytes))
+            let is_beside = base.pool == target.pool;
+            Ok::<_, Error>((Image { images: self.os.images.as_ref(), path, is_beside }, snapshot.size_bytes))
         };
         Ok(Sides::new(image(base)?, image(target)?))
     }
@@ -40,8 +43,10 @@ impl Side for Image<'_> {
     type Error = Error;
 
     fn extents(&self, at: u64, most: usize) -> Result<Option<Vec<Extent>>> {
+        let is_beside = self.is_beside;
+        let told = |extent: Extent| Extent { located: extent.located && is_beside, ..extent };
         match self.images.extents(&self.path, at, most, true) {
-            Ok(extents) => Ok(Some(extents)),
+            Ok(extents) => Ok(Some(extents.into_iter().map(told).collect())),
             Err(error) if is_errno(&error, Errno::EOPNOTSUPP) => Ok(None),
             Err(error) => Err(error).doing(|| format!("read the extents of {}", self.path.display())),
         }

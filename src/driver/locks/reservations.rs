@@ -145,8 +145,9 @@ impl Driver {
                 let deleted = volume.phase == Phase::Deleting;
                 let unusable = self.unusable(&volume);
                 let (generation, unsealed) = (Some(volume.generation), volume.unsealed);
-                let adopted_from = volume.adopted_from.clone();
-                Location { found, generation, moved_to: None, deleted, unsealed, unusable, adopted_from }
+                let (pool, adopted_from) = (Some(volume.pool().clone()), volume.adopted_from.clone());
+                let moved_to = None;
+                Location { found, generation, moved_to, deleted, unsealed, unusable, pool, adopted_from }
             }
             None => {
                 let moved = self.store.moved(id);
@@ -154,8 +155,8 @@ impl Driver {
                 let is_deleted = || self.store.has_cut(id) || self.store.is_deleted(id);
                 let deleted = moved.as_ref().map_or_else(is_deleted, |moved| moved.deleted);
                 let moved_to = moved.filter(|moved| !moved.deleted).map(|moved| moved.node_id.clone());
-                let (generation, unusable, adopted_from) = (None, None, Vec::new());
-                Location { found, generation, moved_to, deleted, unsealed: 0, unusable, adopted_from }
+                let (generation, unusable, pool, adopted_from) = (None, None, None, Vec::new());
+                Location { found, generation, moved_to, deleted, unsealed: 0, unusable, pool, adopted_from }
             }
         }
     }

@@ -6,7 +6,7 @@ use crate::driver::locks::Mode;
 use crate::driver::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::copy_of::{Becomes, CompleteCopy};
-use crate::model::{Content, CopyOf, SizeRange, Volume, VolumeId, VolumeSource};
+use crate::model::{Content, CopyOf, Retired, SizeRange, Volume, VolumeId, VolumeSource};
 
 impl Driver {
     /// Makes a volume like any other of a copy, under its own id or under that of its source; succeeds if that has been
@@ -29,7 +29,7 @@ impl Driver {
             };
         };
         if let Some(becomes) = becomes {
-            self.expect_successor(&volume, becomes)?;
+            self.expect_successor(&volume, becomes, *stale)?;
         }
         let volume = match volume.copy_of.as_ref().is_some_and(|copy| copy.staged_bytes.is_some()) {
             true => match self.end_staged(&volume) {
@@ -65,12 +65,17 @@ impl Driver {
         let completed = Volume { copy_of: None, ..(*volume).clone() };
         match becomes {
             None => drop(self.record(completed)?),
-            Some(Becomes { id, generation }) => {
+            Some(becomes @ Becomes { id, generation }) => {
+                let source = self.retire_source(becomes)?;
+                let (staged_before, attachments) =
+                    source.map(|source| (source.staged_before.clone(), source.attachments.clone())).unzip();
                 let became = Volume {
                     id: id.clone(),
                     directory: Some(volume.directory().clone()),
                     generation: *generation,
                     source: None,
+                    staged_before: staged_before.flatten(),
+                    attachments: attachments.unwrap_or_default(),
                     ..completed
                 };
                 // The directory keeps its name, so that this is one step. It also ends the record of an earlier move away.
@@ -97,6 +102,17 @@ impl Driver {
         }
     }
 
+    /// Takes the id away from the source of a copy in another pool of this node, and returns what is left of it; `None` for a copy of another
+    /// node's volume. If a crash follows, a retry finds the source retired: until then, a record says that the id is in use.
+    fn retire_source(&self, Becomes { id, generation }: &Becomes) -> Result<Option<Arc<Volume>>> {
+        let (was, by, node_id) = (id.clone(), *generation, self.node_id().to_owned());
+        let left = match self.store.get(id) {
+            Some(source) => self.retire(&source, Retired { was, by, node_id })?,
+            None => VolumeId::of_retired(&self.node_key, id, by),
+        };
+        Ok(self.store.get(&left))
+    }
+
     /// Reports whether this copy has taken over the id.
     fn has_become(&self, copy: &VolumeId, becomes: &Becomes) -> bool {
         let there = self.store.get(&becomes.id);
@@ -107,16 +123,13 @@ impl Driver {
     ///
     /// # Errors
     /// FAILED_PRECONDITION; UNAVAILABLE if its data cannot be used.
-    fn expect_successor(&self, copy: &Volume, Becomes { id, .. }: &Becomes) -> Result<()> {
-        let (copy_id, node) = (&copy.id, self.node_id());
+    fn expect_successor(&self, copy: &Volume, becomes: &Becomes, stale: bool) -> Result<()> {
+        let (copy_id, id) = (&copy.id, &becomes.id);
         if copy.copy_of.is_none() || copy.source.as_ref() != Some(&VolumeSource::Volume(id.clone())) {
             return Err(Error::InUse(format!("volume {copy_id} is not a copy of volume {id}")));
         }
         if let Some(there) = self.store.get(id) {
-            let generation = there.generation;
-            return Err(Error::InUse(format!(
-                "node {node:?} has volume {id}, with generation {generation}; retire it before copy {copy_id} takes its id over"
-            )));
+            self.expect_source(&there, copy, becomes, stale)?;
         }
         // The record would become a volume without data, and the data of its source would be deleted.
         if let Some(why) = self.unusable(copy) {
@@ -130,6 +143,28 @@ impl Driver {
             .iter()
             .filter(|volume| retired(volume))
             .try_for_each(|was| self.expect_unused(was))
+    }
+
+    /// Makes sure that the volume of this node with the id that a copy takes over is the source of the copy, in another pool, and is not in
+    /// use. With `stale`, it need not be sealed if its data cannot be used.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    fn expect_source(&self, there: &Volume, copy: &Volume, becomes: &Becomes, stale: bool) -> Result<()> {
+        let (node, id, generation) = (self.node_id(), &there.id, there.generation);
+        let is_sealed = there.moved_to.as_deref() == Some(node);
+        let is_given_up = stale && there.moved_to.is_none() && self.unusable(there).is_some();
+        let is_source = there.is_ready()
+            && there.copy_of.is_none()
+            && generation.checked_add(1) == Some(becomes.generation)
+            && copy.id.node_key() == self.node_key.as_str();
+        match is_source && (is_sealed || is_given_up) {
+            true => self.expect_unused(there),
+            false => Err(Error::InUse(format!(
+                "node {node:?} has volume {id}, with generation {generation}; retire it before copy {} takes its id over",
+                copy.id
+            ))),
+        }
     }
 }
 

@@ -18,7 +18,8 @@ impl Driver {
         let Some(volume) = self.store.get(id) else { return Ok(()) };
         expect_deletable(&volume, request)?;
         self.pulls.forget(id);
-        self.delete(&volume)
+        // Kubernetes published the volume under the id that its copy has now.
+        self.delete(&Volume { attachments: Vec::new(), ..(*volume).clone() })
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a controller has done to move a volume to another node, or to keep a copy of it there (docs/decisions/0019).
+//! What a controller has done to move a volume to another node or another pool, or to keep a copy of it on another node
+//! (docs/decisions/0019).
 //!
 //! The copy is a volume whose record says which cut of its source it has. The node of the source keeps that cut. UpdateCopy has
 //! a new one made, records it as what the copy is being given, applies what differs, and records that it has it. Whatever ends
@@ -12,4 +13,5 @@ mod reclaim_volume;
 mod release_cuts;
 mod retire_volume;
 mod seal_volume;
+mod staged_before;
 mod update_copy;

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::{Moved, Retired, Volume, VolumeId};
 
 impl Driver {
-    /// Retires a volume that its copy on another node has replaced: the data on this node get another id, by which an
+    /// Retires a volume that its copy on another node, or in another pool of this node, has replaced: the data on this node get another id, by which an
     /// administrator can look at them, copy them and delete them. Returns that id, also if that has been done, and never the id of what
     /// another move has left. If the node was lost when the copy was promoted, a pod may still use the volume here. Its writes are lost.
     ///
@@ -27,6 +27,10 @@ impl Driver {
             };
         };
         check::is_no_copy(&volume)?;
+        // Its copy was in another pool of this node, and CompleteCopy has retired it.
+        if volume.generation == by && self.store.get(&left).is_some() {
+            return Ok(left);
+        }
         if volume.generation >= by {
             return Err(Error::InUse(format!(
                 "node {:?} has generation {} of volume {id}, which no copy of generation {} has replaced",
@@ -35,6 +39,16 @@ impl Driver {
                 by
             )));
         }
+        self.retire(&volume, retired)
+    }
+
+    /// Takes the id away from what this node has of a volume. The caller holds its lock.
+    ///
+    /// # Errors
+    /// The kernel's; the volume is what it was, and the record of where it went may be there.
+    pub(super) fn retire(&self, volume: &Volume, retired: Retired) -> Result<VolumeId> {
+        let (id, by) = (&volume.id, retired.by);
+        let left = VolumeId::of_retired(&self.node_key, id, by);
         // Written first, so that the id is never free. A volume with this id takes precedence over the record.
         let node_id = retired.node_id.clone();
         self.store.put_moved(Moved {
@@ -50,12 +64,12 @@ impl Driver {
             directory: Some(volume.directory().clone()),
             moved_to: Some(retired.node_id.clone()),
             retired: Some(retired),
-            ..(*volume).clone()
+            ..volume.clone()
         };
         let left = self.record_as(id, left)?;
         self.usage.forget(id);
         self.health.forget(id);
-        tracing::info!(volume.id = %id, left = %left.id, node = left.moved_to, "retired: another node has the volume");
+        tracing::info!(volume.id = %id, left = %left.id, node = left.moved_to, "retired: its copy is the volume");
         Ok(left.id.clone())
     }
 }

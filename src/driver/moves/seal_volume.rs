@@ -6,8 +6,9 @@ use crate::error::{Busy, Error, Result};
 use crate::model::Volume;
 
 impl Driver {
-    /// Seals a volume because its data move to another node, so that it cannot be staged or published here; or takes the seal
-    /// back. `generation` is the number of moves of the volume. `unsealed` is the number of seals that were taken back, as FindVolume
+    /// Seals a volume because its data move to another node, or to another pool of this node, so that it cannot be staged or published
+    /// here; or takes the seal back. If its data stay on this node and no pod has the volume, it is unstaged as well: kubelet keeps a volume
+    /// staged for a pod that waits for it here. `generation` is the number of moves of the volume. `unsealed` is the number of seals that were taken back, as FindVolume
     /// answers it: a request with an earlier number comes late. Succeeds if that has been done and nothing uses the volume.
     ///
     /// # Errors
@@ -41,9 +42,14 @@ impl Driver {
                 self.record(Volume { moved_to, unsealed, ..(*volume).clone() })?
             }
         };
-        match volume.moved_to.is_some() {
-            true => self.expect_unpublished(&volume).and_then(|()| self.expect_unused(&volume)),
-            false => Ok(()),
+        if volume.moved_to.is_none() {
+            return Ok(());
         }
+        match volume.moved_to.as_deref() == Some(self.node_id()) {
+            // Kubernetes keeps it published to this node (`--attach`) for a pod that waits for it here.
+            true => self.unstage_for_move(&volume)?,
+            false => self.expect_unpublished(&volume)?,
+        }
+        self.expect_unused(&volume)
     }
 }

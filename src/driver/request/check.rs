@@ -14,12 +14,15 @@ pub(crate) fn capability(volume: &Volume, wanted: &Capability, refuse: fn(String
 }
 
 /// Refuses a `volume_context` that is not the volume's. Keys that are not ours were added on the way (the
-/// provisioner's identity, kubelet's pod info) and mean nothing to us.
+/// provisioner's identity, kubelet's pod info) and mean nothing to us. A volume that has moved may be in another pool than the one that
+/// its PersistentVolume keeps.
 ///
 /// # Errors
 /// INVALID_ARGUMENT naming the key.
 pub(crate) fn context(volume: &Volume, sent: &Context) -> Result<()> {
-    let wrong = |(key, value): &(String, String)| sent.get(key).is_some_and(|sent| sent != value);
+    let may_differ = |key: &str| key == "pool" && volume.generation > 0;
+    let wrong =
+        |(key, value): &(String, String)| !may_differ(key) && sent.get(key).is_some_and(|sent| sent != value);
     match volume.context().into_iter().find(wrong) {
         Some((key, value)) => Err(Error::Invalid(format!(
             "volume_context {key:?} is not {value:?}, as CreateVolume returned it"

@@ -3,7 +3,7 @@
 //! No volume here comes to kubelet, so that the tests lead none through a life: they need the shared requests alone.
 
 mod net;
-mod node;
+pub mod node;
 pub mod process;
 
 use std::collections::BTreeSet;

@@ -36,7 +36,7 @@ use super::net::Net;
 use super::{DRIVER, server};
 use crate::wait::until;
 
-pub(super) const DATA_DIR: &str = "/var/lib/hostloop";
+pub const DATA_DIR: &str = "/var/lib/hostloop";
 /// Calls with this header are the tests' own: nothing happens to them.
 const DIRECT: &str = "x-direct";
 

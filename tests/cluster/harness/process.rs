@@ -13,7 +13,7 @@ use hostloop::config::{
     Config, ControllerSettings, Discovery, OperationConfig, PeerPort, Role, ServerConfig, StaticPeer,
 };
 use hostloop::model::FsType;
-use hostloop::model::NodeKey;
+use hostloop::model::{NodeKey, PoolSettings, Settings};
 use hostloop::selftest::client::Client;
 use hostloop::shutdown::{Shutdown, Trigger};
 use hostloop::telemetry::{LogFormat, LogLevel, Logging};
@@ -29,6 +29,9 @@ use super::node::{DATA_DIR, settings};
 use super::{DRIVER, server, within};
 use crate::pki::{Pki, controller, node};
 use crate::wait::until;
+
+/// The directory of the second pool.
+pub const FAST_DIR: &str = "/mnt/fast";
 
 /// Whether each node has a certificate that names it, or all of them share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +72,7 @@ pub struct NodeProcess {
     pub id: String,
     pub address: String,
     pub kernel: FakeKernel,
-    _process: Process,
+    process: Process,
 }
 
 /// Nodes and a controller of one CA.
@@ -112,6 +115,28 @@ fn start_controller(
 
 impl Processes {
     pub async fn start(ids: &[&str], certificates: Certificates) -> Processes {
+        Processes::start_with(ids, certificates, |_, _| {}).await
+    }
+
+    /// Starts nodes that have a second pool `fast` on a disk of its own.
+    pub async fn with_two_pools(ids: &[&str]) -> Processes {
+        let add = |kernel: &FakeKernel, settings: &mut Settings| {
+            kernel.add_disk(FAST_DIR, FsType::Xfs, 1 << 40);
+            let (name, path) = ("fast".parse().unwrap(), FAST_DIR.into());
+            settings.pools.extend(settings.pools.first().cloned().map(|pool| PoolSettings {
+                name,
+                path,
+                ..pool
+            }));
+        };
+        Processes::start_with(ids, Certificates::Named, add).await
+    }
+
+    async fn start_with(
+        ids: &[&str],
+        certificates: Certificates,
+        change: impl Fn(&FakeKernel, &mut Settings),
+    ) -> Processes {
         let pki = Pki::new();
         let mut nodes = Vec::new();
         for id in ids {
@@ -120,10 +145,12 @@ impl Processes {
             kernel.add_disk(DATA_DIR, FsType::Xfs, 1 << 40);
             let listen = free_address();
             let tls_dir = Self::issue(&pki, id, certificates);
-            let role = Role::Node(settings(id), PeerPort { listen, tls_dir });
+            let mut settings = settings(id);
+            change(&kernel, &mut settings);
+            let role = Role::Node(settings, PeerPort { listen, tls_dir });
             let process = Process::start(role, Some(kernel.clone()));
             let address = listen.to_string();
-            nodes.push(NodeProcess { id: (*id).to_owned(), address, kernel, _process: process });
+            nodes.push(NodeProcess { id: (*id).to_owned(), address, kernel, process });
         }
         pki.tls("controller", &controller());
         let (controller, process) = start_controller(&pki, &nodes, |_| true);
@@ -212,6 +239,11 @@ impl Processes {
 }
 
 impl NodeProcess {
+    /// Returns a client on its Unix socket, such as kubelet.
+    pub fn kubelet(&self) -> Client {
+        Client::new(&self.process.dir.path().join("csi.sock")).unwrap()
+    }
+
     /// Where the image of a volume is.
     pub fn image(&self, volume_id: &str) -> String {
         format!("{DATA_DIR}/volumes/{volume_id}/disk.img")

@@ -85,7 +85,10 @@ impl Driver {
         self.recent_cuts.admit(target.node_key(), order, std::time::Instant::now())?;
         let known = self.controller_id(source.as_str()).ok_or_else(|| not_found(source.as_str()))?;
         let volume = self.ready_volume(&known, source.as_str())?;
-        let _turn = self.copy_turn_for(target.node_key(), urgency(&volume, target))?;
+        // A copy in another pool of this node has its turn from the call that makes it or brings it up to date.
+        let is_elsewhere = target.node_key() != self.node_key.as_str();
+        let turn = is_elsewhere.then(|| self.copy_turn_for(target.node_key(), urgency(&volume, target)));
+        let _turn = turn.transpose()?;
         let name = format!("pulled for {target}");
         let purpose = match &request.keep {
             Keep::Nothing => Purpose::Pull(target.clone()),
