@@ -86,9 +86,11 @@ fn under_way<'a>(claim: &'a Name, moves: &'a [Move]) -> impl Iterator<Item = &'a
 
 /// Returns what a VolumeMove asks for, in parentheses.
 fn described(spec: &VolumeMoveSpec) -> String {
-    let Target { node, pool } = &spec.target;
+    let Target { node, pool, storage_class } = &spec.target;
     let to = node.as_ref().map_or_else(|| "to any node".to_owned(), |node| format!("to node {node}"));
     let pool = pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
+    let class =
+        storage_class.as_ref().map(|class| format!(", with StorageClass {class}")).unwrap_or_default();
     let when = match spec.when {
         When::PodsLeave => "when its pods leave",
         When::Now => "now",
@@ -96,7 +98,7 @@ fn described(spec: &VolumeMoveSpec) -> String {
     };
     let keeps = if spec.keep_source { ", keeping the source" } else { "" };
     let bare = if spec.evict_bare_pods { ", evicting bare pods" } else { "" };
-    format!(" ({to}{pool}, {when}{keeps}{bare})")
+    format!(" ({to}{pool}{class}, {when}{keeps}{bare})")
 }
 
 impl Session {

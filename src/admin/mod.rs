@@ -194,7 +194,7 @@ impl Session {
 
 /// Returns where the volumes are to be. `any` leaves the choice to the controller.
 fn target(to: &str, pool: Option<String>) -> Target {
-    Target { node: (to != ANY).then(|| to.to_owned()), pool }
+    Target { node: (to != ANY).then(|| to.to_owned()), pool, storage_class: None }
 }
 
 fn when(now: bool) -> When {

@@ -10,7 +10,7 @@ fn claim() -> Name {
 }
 
 fn spec(node: Option<&str>, when: When) -> VolumeMoveSpec {
-    let target = Target { node: node.map(str::to_owned), pool: None };
+    let target = Target { node: node.map(str::to_owned), ..Target::default() };
     VolumeMoveSpec { claim_name: "data".to_owned(), target, when, ..VolumeMoveSpec::default() }
 }
 

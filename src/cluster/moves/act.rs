@@ -346,18 +346,24 @@ impl Moves {
             })
             .await?;
         self.figures.entered(phase);
-        let (from, to) = (&spec.source_node, &spec.target_node);
+        let (from, to) = (spec.origin(), spec.destination());
         match phase {
             ReplicaPhase::CuttingOver => {
-                let text = format!("The volume changes from node {from} to node {to}");
+                let text = format!("The volume changes from {from} to {to}");
                 self.events.tell(&spec.claim, "MoveCuttingOver", &text).await;
             }
             ReplicaPhase::Retiring => {
-                let text = format!("The volume is on node {to}; a ClaimLost before this is part of the move");
+                let text = match spec.is_on_one_node() {
+                    true => format!("The volume is in {to}"),
+                    false => format!("The volume is on {to}; a ClaimLost before this is part of the move"),
+                };
                 self.events.tell(&spec.claim, "Moved", &text).await;
             }
             ReplicaPhase::Abandoning => {
-                let text = format!("The copy on node {to} is given up: {why}");
+                let text = match spec.is_on_one_node() {
+                    true => format!("The copy in {to} is given up: {why}"),
+                    false => format!("The copy on {to} is given up: {why}"),
+                };
                 self.events.warn(&spec.claim, "CopyGivenUp", &text).await;
             }
             _ => {}

@@ -37,6 +37,13 @@ pub struct Case<'a> {
     pub evict_bare_pods: bool,
 }
 
+impl Case<'_> {
+    /// Reports whether the copy is to be in another pool of the node that has the volume.
+    fn stays_on_node(&self) -> bool {
+        self.target.is_some() && self.volume.and_then(node_of).as_deref() == self.target
+    }
+}
+
 /// Returns why no copy is made of the volume at all.
 pub fn refusal(case: &Case<'_>) -> Option<String> {
     let claim = case.claim;
@@ -74,7 +81,7 @@ pub fn refusal(case: &Case<'_>) -> Option<String> {
             "the claim's StorageClass does not exist; create it again, since the copy is made with its parameters".to_owned(),
         );
     };
-    if class.get("crossNodeCopy").is_some_and(|value| value == "false") {
+    if class.get("crossNodeCopy").is_some_and(|value| value == "false") && !case.stays_on_node() {
         return Some(
             "parameter crossNodeCopy of the StorageClass is false; its volumes do not leave their nodes"
                 .to_owned(),
@@ -159,7 +166,9 @@ fn of_target(case: &Case<'_>, node: &Node, is_named: bool) -> Option<String> {
     if !case.class.is_some_and(|class| allows(class, node)) {
         return Some(format!("allowedTopologies of the StorageClass leave out node {target}"));
     }
-    if let Some(why) = keeps_pods_out(node, case.pods) {
+    // Pods that come back to their node fit there.
+    let pods = if case.stays_on_node() { &[] } else { case.pods };
+    if let Some(why) = keeps_pods_out(node, pods) {
         return Some(why);
     }
     let taints = || node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());

@@ -24,6 +24,9 @@ use crate::model::{NodeKey, VolumeId};
 /// VolumeReplicas that were created, and that watches may not have shown yet.
 pub type Created = Vec<Arc<VolumeReplica>>;
 
+/// How many bytes a copy may have on each node, or why the node does not say that.
+type Rooms = HashMap<String, std::result::Result<u64, String>>;
+
 /// A copy that is asked for.
 pub(super) struct Request<'a> {
     pub claim: &'a PersistentVolumeClaim,
@@ -41,16 +44,23 @@ struct Other {
     replicas: Vec<Arc<VolumeReplica>>,
 }
 
+impl Request<'_> {
+    /// Reports whether the volume is to stay on the node that its PersistentVolume names, in another pool.
+    fn stays_on_node(&self, volume: Option<&PersistentVolume>) -> bool {
+        let node = volume.and_then(node_of);
+        self.purpose == Purpose::Move && node.is_some() && node == self.target.node
+    }
+}
+
 impl Moves {
     /// Creates the VolumeReplica of a copy, or tells why not.
     pub(super) async fn begin(&self, request: &Request<'_>) -> Result<std::result::Result<(), String>> {
         let claim = request.claim;
         let volume = self.volume_of_claim(claim).await?;
-        if volume.as_deref().and_then(node_of).is_some_and(|node| request.target.node.as_ref() == Some(&node))
-        {
+        let stays = request.stays_on_node(volume.as_deref());
+        if let (true, Target { node: Some(node), pool: None, .. }) = (stays, &request.target) {
             return Ok(Err(format!(
-                "the volume is on node {} already",
-                request.target.node.as_deref().unwrap_or_default()
+                "the volume is on node {node} already; name the pool to move it within the node"
             )));
         }
         if let Some(spec) = self.adoption(request, volume.as_deref()).await? {
@@ -73,6 +83,10 @@ impl Moves {
                 return Ok(Err(format!("node {source} does not have volume {volume_id}")));
             }
             Err(error) => return Ok(Err(format!("node {source}: {error}"))),
+        };
+        let source_pool = match self.source_pool(request, &source, &volume_id, stays).await {
+            Ok(pool) => pool,
+            Err(why) => return Ok(Err(why)),
         };
         let copy_name = format!("{}-{}", volume.name_any(), uuid::Uuid::new_v4().simple());
         let rooms = self.rooms(request, &volume, &copy_name, &targets).await?;
@@ -97,13 +111,38 @@ impl Moves {
             source_node: source,
             copy_id: VolumeId::of_name(&NodeKey::of(&target), &copy_name).to_string(),
             target_node: target,
+            source_pool,
             target_pool: request.target.pool.clone(),
+            target_class: request.target.storage_class.clone(),
             copy_name,
             purpose: request.purpose,
             keep_source: request.keep_source,
             requested_by: request.requested_by.clone(),
         };
         self.create_replica(spec, &mut created).await
+    }
+
+    /// Returns the pool that has a volume which moves to another pool of its node, or why it does not; `None` for a move to another node.
+    async fn source_pool(
+        &self,
+        request: &Request<'_>,
+        node: &str,
+        volume_id: &str,
+        stays: bool,
+    ) -> std::result::Result<Option<String>, String> {
+        if !stays {
+            return Ok(None);
+        }
+        match self.nodes.pool(node, volume_id).await {
+            Ok(Some(pool)) if request.target.pool.as_ref() == Some(&pool) => {
+                Err(format!("the volume is in pool {pool} of node {node} already"))
+            }
+            Ok(Some(pool)) => Ok(Some(pool)),
+            Ok(None) => Err(format!(
+                "node {node} does not say which pool has the volume: it runs an earlier version, which moves no volume between its pools"
+            )),
+            Err(error) => Err(format!("node {node}: {error}")),
+        }
     }
 
     /// Reports whether a standby copy of a claim could be made on this node.
@@ -173,7 +212,10 @@ impl Moves {
                 Purpose::Standby | Purpose::Unknown => ("StandbyStarted", "A standby copy is made on node"),
                 Purpose::Adoption => ("AdoptionStarted", "The volume has been adopted by node"),
             };
-            let text = format!("{what} {}", replica.spec.target_node);
+            let text = match replica.spec.is_on_one_node() {
+                true => format!("The volume is copied to {}", replica.spec.destination()),
+                false => format!("{what} {}", replica.spec.target_node),
+            };
             self.events.tell(&replica.spec.claim, reason, &text).await;
             created.push(Arc::new(replica.clone()));
             // A VolumeReplica without a status may have lost it.
@@ -240,6 +282,9 @@ impl Moves {
         let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
         let class_name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
         let class = self.class(&class_name.unwrap_or_default()).await?;
+        if let Some(why) = self.unfit_class(request).await? {
+            return Ok(Err(why));
+        }
         let pods = self.seen.pods.state_filter(|pod| {
             pod.namespace().as_ref() == Some(&namespace)
                 && !has_ended(pod)
@@ -285,6 +330,19 @@ impl Moves {
         })
     }
 
+    /// Returns why the volume cannot get the parameters of the StorageClass that is asked for.
+    async fn unfit_class(&self, request: &Request<'_>) -> Result<Option<String>> {
+        let Some(name) = &request.target.storage_class else { return Ok(None) };
+        Ok(match self.class(name).await? {
+            None => Some(format!("there is no StorageClass {name}")),
+            Some(class) if class.provisioner != self.driver => Some(format!(
+                "StorageClass {name} is of provisioner {}, and not of {}",
+                class.provisioner, self.driver
+            )),
+            Some(_) => None,
+        })
+    }
+
     /// Returns the copies of this driver that there are, also those that watches have not shown yet.
     fn all_replicas(&self, created: &[Arc<VolumeReplica>]) -> Vec<Arc<VolumeReplica>> {
         let mut all = self.seen.replicas.state_filter(|replica| replica.spec.driver == self.driver);
@@ -317,16 +375,17 @@ impl Moves {
         now.max(pass.map_or(0, |pass| pass.size_bytes))
     }
 
-    /// Returns how many bytes a copy may have on each of these nodes. Those that do not say it are left out. All are asked at once, so
-    /// that the whole takes no longer than one call.
+    /// Returns how many bytes a copy may have on each of these nodes. All are asked at once, so that the whole takes no longer than one
+    /// call.
     async fn rooms(
         &self,
         request: &Request<'_>,
         volume: &PersistentVolume,
         copy_name: &str,
         targets: &[String],
-    ) -> Result<HashMap<String, u64>> {
+    ) -> Result<Rooms> {
         let class_name = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
+        let class_name = request.target.storage_class.clone().or(class_name);
         let class = self.class(&class_name.unwrap_or_default()).await?;
         let mut parameters = class.as_deref().map(parameters).unwrap_or_default();
         if let Some(pool) = &request.target.pool {
@@ -346,12 +405,9 @@ impl Moves {
                 mutable_parameters: Default::default(),
             };
             let room = self.nodes.room(&copy).await;
-            if let Err(error) = &room {
-                tracing::debug!(node = target, %error, "the node does not tell its room");
-            }
-            Some((target.clone(), room.ok()?))
+            (target.clone(), room.map_err(|error| format!("node {target}: {error}")))
         };
-        Ok(join_all(targets.iter().map(ask)).await.into_iter().flatten().collect())
+        Ok(join_all(targets.iter().map(ask)).await.into_iter().collect())
     }
 
     /// Returns the node with the most room for a copy, within the limits, or why there is none.
@@ -359,7 +415,7 @@ impl Moves {
         &self,
         volume: &PersistentVolume,
         targets: Vec<String>,
-        rooms: &HashMap<String, u64>,
+        rooms: &Rooms,
         created: &[Arc<VolumeReplica>],
     ) -> std::result::Result<String, String> {
         let (all, bytes) = (self.all_replicas(created), bytes_of(volume));
@@ -374,7 +430,7 @@ impl Moves {
                 is_limited = true;
                 continue;
             }
-            let Some(room) = rooms.get(&target).copied() else { continue };
+            let Some(Ok(room)) = rooms.get(&target).cloned() else { continue };
             if room >= bytes && best.as_ref().is_none_or(|(most, _)| room > *most) {
                 best = Some((room, target));
             }
@@ -382,8 +438,21 @@ impl Moves {
         match best {
             Some((_, target)) => Ok(target),
             None if is_limited => Err("no other node has room for it within --move-limits".to_owned()),
-            None => Err("no other node has room for it".to_owned()),
+            None => Err(why_none(volume, rooms)),
         }
+    }
+}
+
+/// Returns why none of these nodes can have a copy.
+fn why_none(volume: &PersistentVolume, rooms: &Rooms) -> String {
+    let failed = rooms.values().find_map(|room| room.as_ref().err());
+    match (failed, rooms.len()) {
+        // Such as that it has no pool of this name.
+        (Some(why), 1) => why.clone(),
+        _ if node_of(volume).is_some_and(|node| rooms.contains_key(&node)) => {
+            "that pool has no room for it".to_owned()
+        }
+        _ => "no other node has room for it".to_owned(),
     }
 }
 

@@ -55,6 +55,10 @@ impl Moves {
 
     /// Reports whether a claim of the same pods is at the node of the copy, or about to be there.
     pub(super) async fn is_awaited(&self, replica: &VolumeReplica) -> Result<bool> {
+        // The pods of a volume that stays on its node do as well.
+        if replica.spec.is_on_one_node() {
+            return Ok(false);
+        }
         let target = &replica.spec.target_node;
         let is_going = |other: &VolumeReplica| {
             let phases = ReplicaPhase::Exchanging..=ReplicaPhase::Completing;
@@ -73,7 +77,8 @@ impl Moves {
     pub(super) async fn is_bound(&self, replica: &VolumeReplica) -> Result<bool> {
         use ReplicaPhase::{Completing, CuttingOver, Exchanging, Following, LastPass, Ready};
         let is_fenced = (CuttingOver..=LastPass).contains(&replica.phase());
-        if !is_fenced && !matches!(replica.phase(), Following | Ready) {
+        let is_near = is_fenced || matches!(replica.phase(), Following | Ready);
+        if !is_near || replica.spec.is_on_one_node() {
             return Ok(false);
         }
         for (claim, replicas) in self.companions(replica) {
@@ -149,6 +154,9 @@ impl Moves {
     /// Asks for everything that could be refused to the claims that follow this one, as a dry run. Returns what is refused. Once the
     /// first one is fenced, their pods are down until the last one has moved.
     pub(super) async fn try_companions(&self, replica: &VolumeReplica) -> Result<Option<String>> {
+        if replica.spec.is_on_one_node() {
+            return Ok(None);
+        }
         for (claim, replicas) in self.companions(replica) {
             let follows = |other: &&Arc<VolumeReplica>| {
                 other.spec.driver == self.driver

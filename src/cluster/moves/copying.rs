@@ -71,7 +71,9 @@ impl Moves {
         let Some(volume) = self.volume(name).await? else {
             return Ok(Err(format!("PersistentVolume {name} does not exist; create it again")));
         };
-        let class = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
+        let own =
+            || volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
+        let class = replica.spec.target_class.clone().unwrap_or_else(own);
         let Some(found) = self.class(&class).await? else {
             return Ok(Err(format!(
                 "StorageClass {class} does not exist; create it again, since the copy is made with its parameters"

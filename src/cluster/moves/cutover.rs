@@ -63,7 +63,8 @@ impl Moves {
         self.refused.is_heard(&uid);
         // The taint may be taken away before the node has been silent for long enough.
         let change = |status: &mut VolumeReplicaStatus| status.lost = is_lost(view);
-        self.enter_with(replica, ReplicaPhase::CuttingOver, "the volume changes its node", change).await
+        let why = format!("the volume goes to {}", replica.spec.destination());
+        self.enter_with(replica, ReplicaPhase::CuttingOver, &why, change).await
     }
 
     /// Asks for everything that can be refused as a dry run. Returns what is refused.
@@ -85,6 +86,9 @@ impl Moves {
                 return Ok(Some(refused.why));
             }
         }
+        if replica.spec.is_on_one_node() {
+            return Ok(None);
+        }
         let exchange = Exchange::new(&self.objects, &replica.spec).check().await?;
         Ok(exchange.err().map(|refused| refused.to_string()))
     }
@@ -94,7 +98,9 @@ impl Moves {
         let Some(node) = self.node(&spec.target_node).await? else {
             return Ok(Some(format!("node {} does not exist any more", spec.target_node)));
         };
-        Ok(keeps_pods_out(&node, &self.pods_anywhere(&spec.claim)))
+        // Pods that come back to their node fit there.
+        let pods = if spec.is_on_one_node() { Vec::new() } else { self.pods_anywhere(&spec.claim) };
+        Ok(keeps_pods_out(&node, &pods))
     }
 
     /// Evicts pods. The check asked for each pod alone, but a budget can allow the first eviction and refuse the second. The
@@ -176,6 +182,9 @@ impl Moves {
 
     /// Does the next step of an exchange. Returns `None` if nothing is left to do.
     async fn exchange_to(&self, replica: &VolumeReplica, node: &str) -> Result<Option<Next>> {
+        if replica.spec.is_on_one_node() {
+            return Ok(None);
+        }
         let recorded = replica.status.as_ref().and_then(|status| status.recorded.as_ref());
         Ok(Some(match Exchange::to(&self.objects, &replica.spec, node).step(recorded).await? {
             Progress::Done => return Ok(None),
@@ -221,7 +230,9 @@ impl Moves {
                 source_node: node.clone(),
                 copy_id: VolumeId::of_name(&NodeKey::of(&spec.source_node), &name).to_string(),
                 target_node: spec.source_node.clone(),
+                source_pool: None,
                 target_pool: None,
+                target_class: None,
                 copy_name: name.clone(),
                 purpose: Purpose::Move,
                 keep_source: false,
@@ -279,7 +290,10 @@ impl Moves {
                 {
                     return self.hindered(replica, error).await;
                 }
-                let why = format!("the volume is on node {}", replica.spec.target_node);
+                let why = match replica.spec.is_on_one_node() {
+                    true => format!("the volume is in {}", replica.spec.destination()),
+                    false => format!("the volume is on {}", replica.spec.destination()),
+                };
                 self.enter(replica, ReplicaPhase::Retiring, &why).await
             }
             // A pass was under way when the node of the volume was lost. The copy is no volume yet.

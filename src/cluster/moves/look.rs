@@ -57,13 +57,13 @@ impl Moves {
             }
             _ => None,
         };
-        let (asks_source, asks_copy, asks_target) = match is_status_lost || is_adoption {
+        let asks = match is_status_lost || is_adoption {
             true => (true, true, true),
             false => asked(phase, is_promoted || status.maybe_fenced, status.reclaimed),
         };
         let is_deleted = claim.as_deref().is_none_or(|claim| claim.metadata.deletion_timestamp.is_some());
         let is_bound = !matches!(wanted, Wanted::Move { .. }) && self.is_bound(replica).await?;
-        let source = self.ask(asks_source, &spec.source_node, &spec.volume_id).await;
+        let (source, copy, target_says) = self.ask_both(spec, phase, asks).await;
         let left = self.ask_what_is_left(spec, &source, is_status_lost).await;
         Ok(View {
             is_deleted: replica.metadata.deletion_timestamp.is_some(),
@@ -81,9 +81,8 @@ impl Moves {
             source_node,
             source,
             left,
-            // Before the volume: between the two answers, the copy may become the volume.
-            copy: self.ask(asks_copy, &spec.target_node, &spec.copy_id).await,
-            target: self.ask(asks_target, &spec.target_node, &spec.volume_id).await,
+            copy,
+            target: target_says,
             target_node: node_state(target.as_deref()),
             lost_for: self.status_is_lost(replica, is_status_lost),
             has_another_copy: (is_status_lost || is_adoption) && self.has_another_copy(replica),
@@ -269,6 +268,10 @@ impl Moves {
         {
             return Ok(Some("the volume is being expanded or modified".to_owned()));
         }
+        // Whatever becomes of this volume, its pods find the others on the same node.
+        if spec.is_on_one_node() {
+            return Ok(None);
+        }
         let is_promotion = stands_by && source_node != NodeState::Ready;
         let goal = Goal { target: &spec.target_node, node, is_promotion };
         // Pods that wait for a node count as well: those of a lost node have been deleted by then.
@@ -283,6 +286,26 @@ impl Moves {
             true => Duration::MAX,
             false => since.try_into().unwrap_or_default(),
         }
+    }
+
+    /// Asks the node of the volume about the volume, and that of the copy about the copy and the volume, as far as that is needed.
+    async fn ask_both(
+        &self,
+        spec: &VolumeReplicaSpec,
+        phase: ReplicaPhase,
+        (asks_source, asks_copy, asks_target): (bool, bool, bool),
+    ) -> (Says, Says, Says) {
+        let (source, target, id) = (&spec.source_node, &spec.target_node, &spec.volume_id);
+        if spec.is_on_one_node() {
+            let copy = self.ask(asks_copy, target, &spec.copy_id).await;
+            let volume = self.ask(asks_source || asks_target, source, id).await;
+            let (source, target) = on_one_node(spec, phase, volume);
+            return (source, copy, target);
+        }
+        let source = self.ask(asks_source, source, id).await;
+        // Before the volume: between the two answers, the copy may become the volume.
+        let copy = self.ask(asks_copy, target, &spec.copy_id).await;
+        (source, copy, self.ask(asks_target, target, id).await)
     }
 
     /// Asks a node about the volume, if that is needed.
@@ -306,6 +329,18 @@ impl Moves {
             Err(NodeError::Silent(_)) => Says::Silent(self.silence.is_silent(node)),
             Err(error) => Says::Error(error.to_string()),
         }
+    }
+}
+
+/// Returns what a node that has both the volume and the copy says as the node of either: the generation tells whether the copy has become
+/// the volume.
+fn on_one_node(spec: &VolumeReplicaSpec, phase: ReplicaPhase, volume: Says) -> (Says, Says) {
+    match volume {
+        Says::Has(generation) if generation <= spec.generation => (volume, Says::Nothing),
+        Says::Has(generation) if generation == spec.next_generation() => (Says::Nothing, volume),
+        // The disk of the volume has failed, and not that of its copy.
+        Says::Unusable(..) if phase < ReplicaPhase::Completing => (volume, Says::Nothing),
+        _ => (volume.clone(), volume),
     }
 }
 
@@ -376,6 +411,25 @@ mod tests {
         let by_claim = json!({"standby": "1", "standbyByClaim": "true"});
         assert!(matches!(wanted(none, by_claim), Wanted::Nothing(_)));
         assert!(matches!(wanted(json!({}), json!({"standby": "2"})), Wanted::Unknown(_)));
+    }
+
+    #[test]
+    fn one_node_speaks_for_the_volume_and_its_copy() {
+        let spec = json!({"driver": "d", "volumeId": "v", "generation": 4, "persistentVolume": {"name": "p", "uid": "u"},
+            "claim": {"namespace": "n", "name": "c", "uid": "u"}, "sourceNode": "n1", "targetNode": "n1", "copyName": "c",
+            "copyId": "i", "purpose": "Move"});
+        let spec: VolumeReplicaSpec = serde_json::from_value(spec).unwrap();
+        let says = |phase, volume| on_one_node(&spec, phase, volume);
+        let (early, late) = (ReplicaPhase::CuttingOver, ReplicaPhase::Completing);
+        for phase in [early, late] {
+            assert_eq!(says(phase, Says::Has(4)), (Says::Has(4), Says::Nothing));
+            assert_eq!(says(phase, Says::Has(5)), (Says::Nothing, Says::Has(5)));
+            assert_eq!(says(phase, Says::Has(6)), (Says::Has(6), Says::Has(6)), "it was taken back");
+            assert_eq!(says(phase, Says::Deleted), (Says::Deleted, Says::Deleted));
+        }
+        let failed = || Says::Unusable("no disk".to_owned(), Duration::ZERO);
+        assert_eq!(says(early, failed()), (failed(), Says::Nothing));
+        assert_eq!(says(late, failed()), (failed(), failed()), "nothing says which of the two");
     }
 
     #[test]

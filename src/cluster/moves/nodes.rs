@@ -79,6 +79,9 @@ pub trait Nodes: Send + Sync {
     /// [`NodeError::Running`] while something is done with the id and there is no record yet, as while a copy is being made.
     async fn find(&self, node: &str, volume_id: &str) -> Result<Presence>;
 
+    /// Returns the name of the pool that has the volume; `None` if the node does not say that.
+    async fn pool(&self, node: &str, volume_id: &str) -> Result<Option<String>>;
+
     /// Returns the generation of a volume, and the nodes that it was on before this node adopted it; `None` if the node does not have it.
     async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, Vec<String>)>>;
 

@@ -179,8 +179,9 @@ impl Moves {
             && lent_to.is_none()
             && standby.phase() < ReplicaPhase::CuttingOver
             && standby.metadata.deletion_timestamp.is_none();
-        let Target { node, pool } = &asked.spec.target;
-        let fits = node.as_ref().is_none_or(|node| *node == spec.target_node)
+        let Target { node, pool, storage_class } = &asked.spec.target;
+        let fits = storage_class.is_none()
+            && node.as_ref().is_none_or(|node| *node == spec.target_node)
             && pool.as_ref().is_none_or(|pool| Some(pool) == spec.target_pool.as_ref());
         if !is_free {
             return Ok(Err(format!(

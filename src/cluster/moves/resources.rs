@@ -14,13 +14,13 @@ pub use super::phases::{MovePhase, ReplicaPhase};
 /// Holds an object of either kind until what it stands for has ended.
 pub const FINALIZER: &str = "hostloop.csi.dev/copy";
 
-/// VolumeMove asks for a volume to be moved to another node. Deleting it cancels the move as long as that is possible.
+/// VolumeMove asks for a volume to be moved to another node or another pool. Deleting it cancels the move as long as that is possible.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "hostloop.csi.dev",
     version = "v1alpha1",
     kind = "VolumeMove",
-    doc = "VolumeMove asks for a volume to be moved to another node. Delete it to cancel the move as long as that is possible.",
+    doc = "VolumeMove asks for a volume to be moved to another node or another pool. Delete it to cancel the move as long as that is possible.",
     plural = "volumemoves",
     shortname = "vmove",
     namespaced,
@@ -68,10 +68,15 @@ pub struct Target {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node: Option<String>,
-    /// The name of the pool on the node. If it is not set, the StorageClass decides.
+    /// The name of the pool on the node. If it is not set, the StorageClass decides. With the node that has the volume, the volume moves
+    /// to this pool of that node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub pool: Option<String>,
+    /// The name of a StorageClass whose parameters the volume gets. If it is not set, that of the claim. The claim keeps its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub storage_class: Option<String>,
 }
 
 /// When a volume changes its node.
@@ -161,9 +166,15 @@ pub struct VolumeReplicaSpec {
     pub source_node: String,
     /// The node that has the copy.
     pub target_node: String,
+    /// The pool that has the volume, if the copy is in another pool of the same node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_pool: Option<String>,
     /// The pool of the copy; the StorageClass decides if it is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_pool: Option<String>,
+    /// The StorageClass whose parameters the copy gets; that of the claim if it is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_class: Option<String>,
     /// The CSI name of the copy. No other copy has ever had it.
     pub copy_name: String,
     /// The CSI id of the copy until it takes over the id of the volume.
@@ -290,6 +301,29 @@ pub struct Pass {
     pub sent_bytes: u64,
     /// The size of the volume in bytes.
     pub size_bytes: u64,
+}
+
+impl VolumeReplicaSpec {
+    /// Reports whether the copy is in another pool of the node that has the volume.
+    pub fn is_on_one_node(&self) -> bool {
+        self.source_node == self.target_node
+    }
+
+    /// Returns where the volume goes, for people.
+    pub fn destination(&self) -> String {
+        match (&self.target_pool, self.is_on_one_node()) {
+            (Some(pool), true) => format!("pool {pool} of node {}", self.target_node),
+            _ => format!("node {}", self.target_node),
+        }
+    }
+
+    /// Returns where the volume comes from, for people.
+    pub fn origin(&self) -> String {
+        match &self.source_pool {
+            Some(pool) => format!("pool {pool} of node {}", self.source_node),
+            None => format!("node {}", self.source_node),
+        }
+    }
 }
 
 impl VolumeReplica {

@@ -49,6 +49,12 @@ impl Nodes for Router {
         presence(self.tell(node, question).await?)
     }
 
+    async fn pool(&self, node: &str, volume_id: &str) -> Result<Option<String>> {
+        let question = peer::FindVolumeRequest { volume_id: volume_id.to_owned() };
+        let location = reserve::decode_location(self.tell(node, question).await?);
+        Ok(location.pool.map(|pool| pool.to_string()))
+    }
+
     async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, Vec<String>)>> {
         let question = peer::FindVolumeRequest { volume_id: volume_id.to_owned() };
         let location = reserve::decode_location(self.tell(node, question).await?);

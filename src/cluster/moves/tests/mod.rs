@@ -12,6 +12,7 @@ mod load;
 mod lost_status;
 pub(crate) mod nodes;
 mod pods;
+mod pools;
 mod stuck;
 mod whole;
 mod world;

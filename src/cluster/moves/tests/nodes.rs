@@ -27,6 +27,7 @@ pub(crate) struct Held {
     pub(crate) was: Option<String>,
     /// The nodes that it was adopted from.
     pub(crate) adopted_from: Vec<String>,
+    pub(crate) pool: String,
 }
 
 #[derive(Default)]
@@ -153,6 +154,10 @@ impl Nodes for FakeNodes {
         })
     }
 
+    async fn pool(&self, node: &str, volume_id: &str) -> Result<Option<String>> {
+        self.call("pool", node, |_, held| Ok(held.get(volume_id).map(|volume| volume.pool.clone())))
+    }
+
     async fn adopted(&self, node: &str, volume_id: &str) -> Result<Option<(u64, Vec<String>)>> {
         self.call("adopted", node, |_, held| {
             Ok(held.get(volume_id).map(|volume| (volume.generation, volume.adopted_from.clone())))
@@ -164,13 +169,14 @@ impl Nodes for FakeNodes {
         self.call("create", &copy.target, |cluster, held| {
             cluster.made.push(copy.clone());
             let heard = cluster.nodes.iter().filter(|(name, _)| !cluster.silent.contains(*name));
-            let there = heard.filter_map(|(_, held)| held.get(&copy.source));
+            let there = heard.filter_map(|(_, held)| held.get(&copy.source)).chain(held.get(&copy.source));
             let Some(volume) = there.max_by_key(|volume| volume.generation) else {
                 return missing(&copy.source);
             };
             let (generation, data) = (volume.generation, volume.data);
             cluster.cuts.insert((copy.source.clone(), id.clone()));
-            let made = Held { generation, data, copy_of: Some(copy.source.clone()), ..Held::default() };
+            let pool = copy.parameters.get("pool").cloned().unwrap_or_default();
+            let made = Held { generation, data, copy_of: Some(copy.source.clone()), pool, ..Held::default() };
             held.entry(id).or_insert(made);
             Ok(())
         })
@@ -181,7 +187,7 @@ impl Nodes for FakeNodes {
         tokio::time::sleep(sends.map_or(Duration::ZERO, |(_, time)| time)).await;
         self.call("update", &spec.target_node, |cluster, held| {
             cluster.passes.push(pass.clone());
-            let Some(copy) = held.get_mut(&spec.copy_id) else { return missing(&spec.copy_id) };
+            let Some(mut copy) = held.get(&spec.copy_id).cloned() else { return missing(&spec.copy_id) };
             if cluster.silent.contains(&spec.source_node) {
                 return Err(NodeError::Failed("the node of the source does not answer".to_owned()));
             }
@@ -191,7 +197,10 @@ impl Nodes for FakeNodes {
             if cluster.broken.contains(&spec.source_node) {
                 return Err(NodeError::Failed("the pool of the source is not available".to_owned()));
             }
-            let volume = source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?;
+            let volume = match spec.is_on_one_node() {
+                true => source(held, spec)?.clone(),
+                false => source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?.clone(),
+            };
             let has_no_room = pass.last && cluster.crowded_last.contains(&spec.target_node);
             if has_no_room || cluster.crowded.contains(&spec.target_node) {
                 return Err(NodeError::NoRoom("the pool is full".to_owned()));
@@ -200,6 +209,7 @@ impl Nodes for FakeNodes {
             let was_in_use = volume.in_use || volume.sealed && cluster.busy_passes > 0;
             cluster.busy_passes -= usize::from(was_in_use && !volume.in_use);
             (copy.data, copy.exact) = (volume.data, volume.sealed && !was_in_use);
+            held.insert(spec.copy_id.clone(), copy);
             let sent_bytes = sends.map_or(changed_bytes, |(bytes, _)| bytes);
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
             Ok(Updated { sent_bytes, changed_bytes, cut_ns: now, source_in_use: was_in_use })
@@ -214,11 +224,22 @@ impl Nodes for FakeNodes {
                 let done = held.get(&spec.volume_id).is_some_and(|volume| volume.generation == next);
                 return if done { Ok(()) } else { missing(&spec.copy_id) };
             };
-            if held.contains_key(&spec.volume_id) {
+            let is_given_up = stale && cluster.broken.contains(&spec.source_node);
+            let may_replace = |there: &Held| {
+                spec.is_on_one_node()
+                    && (there.sealed || is_given_up)
+                    && there.generation == spec.generation
+                    && !there.in_use
+            };
+            if held.get(&spec.volume_id).is_some_and(|there| !may_replace(there)) {
                 return in_use("the node has the volume");
             }
             if !copy.exact && !stale {
                 return in_use("seal the source first");
+            }
+            if let Some(mut left) = held.remove(&spec.volume_id) {
+                left.was = Some(spec.volume_id.clone());
+                held.insert(spec.left_id().expect("the id of a volume"), left);
             }
             let mut volume = held.remove(&spec.copy_id).expect("a copy");
             (volume.copy_of, volume.generation) = (None, next);
@@ -258,7 +279,8 @@ impl Nodes for FakeNodes {
     async fn retire(&self, spec: &VolumeReplicaSpec) -> Result<String> {
         self.call("retire", &spec.source_node, |_, held| {
             let left = spec.left_id().expect("the id of a volume");
-            if held.contains_key(&left) && !held.contains_key(&spec.volume_id) {
+            let is_replaced = |volume: &Held| volume.generation == spec.next_generation();
+            if held.contains_key(&left) && held.get(&spec.volume_id).is_none_or(is_replaced) {
                 return Ok(left);
             }
             let mut volume = match held.get(&spec.volume_id) {
@@ -332,6 +354,7 @@ impl Nodes for FakeNodes {
             }
             let at_source = cluster.nodes.get(&spec.source_node);
             let is_broken = cluster.broken.contains(&spec.source_node);
+            let at_source = if spec.is_on_one_node() { Some(&*held) } else { at_source };
             let has_volume = !is_broken && at_source.is_some_and(|there| there.contains_key(&spec.volume_id));
             let lost = is_broken
                 || cluster.silent.contains(&spec.source_node)
