@@ -16,6 +16,8 @@ pub(super) struct Wish {
     pub(super) spec: VolumeMoveSpec,
     /// The node that is being emptied: a claim that goes elsewhere already stays on its way.
     pub(super) away_from: Option<String>,
+    /// The volume stays on its node, in the pool of the target.
+    pub(super) in_place: bool,
 }
 
 /// What is to be done for a claim before its move is followed.
@@ -35,7 +37,16 @@ pub(super) enum Plan {
 impl Wish {
     /// Returns what is to be done for a claim. `moves` are all VolumeMoves of its namespace, `node` has its volume.
     pub(super) fn plan(&self, claim: &Name, moves: &[Move], node: Option<&str>) -> Plan {
-        let spec = VolumeMoveSpec { claim_name: claim.name.clone(), ..self.spec.clone() };
+        let mut spec = VolumeMoveSpec { claim_name: claim.name.clone(), ..self.spec.clone() };
+        if self.in_place {
+            let Some(node) = node else {
+                return Plan::End(Ending::Refused(
+                    "its PersistentVolume names no node, or you may not read it; name the node with --to"
+                        .to_owned(),
+                ));
+            };
+            spec.target.node = Some(node.to_owned());
+        }
         if let Some(asked) = under_way(claim, moves).next() {
             return match asked.spec.as_ref().is_some_and(|asked| self.is_met_by(asked, &spec)) {
                 true => Plan::Follow(asked.clone()),
@@ -47,7 +58,9 @@ impl Wish {
                 ))),
             };
         }
-        if let Some(to) = spec.target.node.as_deref().filter(|to| node == Some(to)) {
+        // The controller knows in which pool it is.
+        let to = spec.target.node.as_deref().filter(|to| node == Some(to));
+        if let Some(to) = to.filter(|_| spec.target.pool.is_none()) {
             return Plan::End(Ending::Done(format!("the volume is on node {to} already")));
         }
         let named = |name: &str| moves.iter().find(|asked| asked.name == name);
@@ -72,6 +85,9 @@ impl Wish {
     fn is_met_by(&self, asked: &VolumeMoveSpec, wanted: &VolumeMoveSpec) -> bool {
         let Some(from) = &self.away_from else { return asked == wanted };
         let leaves = match &wanted.target.node {
+            Some(to) if to == from => {
+                asked.target == wanted.target || asked.target.node.as_ref() != Some(from)
+            }
             Some(to) => asked.target.node.as_ref() == Some(to),
             None => asked.target.node.as_ref() != Some(from),
         };

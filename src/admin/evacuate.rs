@@ -19,7 +19,7 @@ const SHOWN: usize = 20;
 impl Session {
     pub(super) async fn evacuate(&mut self, args: &EvacuateArgs) -> Result<Outcome, Failure> {
         let (node, driver) = (args.node.as_str(), args.cluster.driver_name.as_str());
-        if args.to == node {
+        if args.to == node && args.to_pool.is_none() {
             self.screen.problem(&format!(
                 "--to: {node} is the node that is to be emptied; name another one, or any"
             ));
@@ -28,13 +28,27 @@ impl Session {
         let moves = self.cluster.moves(args.namespace.as_deref()).await?;
         let volumes = self.cluster.volumes().await?;
         let names = on_node(&volumes, &moves, node, driver, args.namespace.as_deref());
-        if !args.cancel {
+        let names = match &args.pool {
+            None => names,
+            Some(pool) => match self.in_pool((node, pool), driver, &names).await? {
+                Some(names) => names,
+                None => return Ok(Outcome::Failed),
+            },
+        };
+        if args.to_pool.is_some() && args.to_pool == args.pool {
+            self.screen.problem("--to-pool: it is the pool that is to be emptied; name another one");
+            return Ok(Outcome::Failed);
+        }
+        if !args.cancel && args.to_pool.is_none() {
             self.tell_of(node, names.is_empty()).await?;
             self.tell_of_snapshots(args).await?;
         }
-        let (to, when) = (target(&args.to, None), when(args.now));
+        let (to, when) = (
+            target(args.to_pool.as_ref().map_or(&args.to, |_| &args.node), args.to_pool.clone()),
+            when(args.now),
+        );
         let spec = VolumeMoveSpec { target: to, when, ..VolumeMoveSpec::default() };
-        let wish = Wish { spec, away_from: Some(args.node.clone()) };
+        let wish = Wish { spec, away_from: Some(args.node.clone()), in_place: false };
         let mut follows = Vec::new();
         for name in names {
             follows.push(match args.cancel {
@@ -43,7 +57,8 @@ impl Session {
             });
         }
         if follows.is_empty() {
-            self.screen.say(&format!("no claim has a volume of {driver} on node {node}"));
+            let place = args.pool.as_ref().map_or_else(String::new, |pool| format!("in pool {pool} "));
+            self.screen.say(&format!("no claim has a volume of {driver} {place}on node {node}"));
             return Ok(Outcome::Done);
         }
         let until = if args.now || args.cancel { Until::Ended } else { Until::Ready };
@@ -115,7 +130,9 @@ impl Session {
             (false, false) => "volumes have moved",
         };
         self.screen.say(&format!("{good} of {} {what}", follows.len()));
-        if bad.is_empty() && ready {
+        if bad.is_empty() && ready && args.to_pool.is_some() {
+            self.screen.say("Each volume changes its pool as soon as its pods leave; with --now, the controller evicts them");
+        } else if bad.is_empty() && ready {
             self.screen.say(&format!(
                 "The pods may leave now: kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
             ));

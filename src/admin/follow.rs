@@ -157,6 +157,9 @@ impl Follow {
         self.refused = None;
         self.began |= !told.phase.is_empty();
         match told.phase.as_str() {
+            "Done" if told.target_node.is_empty() || !told.target_pool.is_empty() => {
+                State::Ended(Ending::Done(told.message.clone()))
+            }
             "Done" => State::Ended(Ending::Done(format!("the volume is on node {}", told.target_node))),
             "Ready" | "CuttingOver" => State::Ready,
             _ => State::Going,

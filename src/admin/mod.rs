@@ -10,6 +10,7 @@ mod bundle;
 mod doctor;
 mod evacuate;
 mod follow;
+mod in_pool;
 mod inspect;
 mod promote;
 mod screen;
@@ -147,15 +148,17 @@ impl Session {
     }
 
     async fn move_claims(&mut self, args: &MoveArgs) -> Result<Outcome, Failure> {
-        let wish = args.to.as_ref().map(|to| Wish {
+        let to = args.to.as_deref().unwrap_or(ANY);
+        let wish = (!args.cancel).then(|| Wish {
             spec: VolumeMoveSpec {
                 claim_name: String::new(),
-                target: target(to, args.pool.clone()),
+                target: Target { storage_class: args.class.clone(), ..target(to, args.pool.clone()) },
                 when: when(args.now),
                 keep_source: args.keep_source,
                 evict_bare_pods: args.evict_bare_pods,
             },
             away_from: None,
+            in_place: args.to.is_none(),
         });
         let driver = &args.cluster.driver_name;
         let mut follows = Vec::new();
@@ -208,7 +211,8 @@ fn parting(command: &AdminCommand, program: &str) -> Vec<String> {
             (format!("move {}", args.claims.join(" ")), args.namespace.clone(), &args.cluster)
         }
         AdminCommand::Evacuate(args) => {
-            (format!("evacuate {}", args.node), args.namespace.clone(), &args.cluster)
+            let pool = args.pool.as_ref().map_or_else(String::new, |pool| format!(" --pool {pool}"));
+            (format!("evacuate {}{pool}", args.node), args.namespace.clone(), &args.cluster)
         }
         AdminCommand::Promote(args) => (String::new(), args.namespace.clone(), &args.cluster),
         AdminCommand::Status(_) => return Vec::new(),

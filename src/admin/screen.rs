@@ -204,8 +204,8 @@ fn news(before: Option<&Told>, told: &Told) -> Option<String> {
         }
     }
     let way = match (told.source_node.is_empty(), told.target_node.is_empty()) {
-        (false, false) => format!(" ({} to {})", told.source_node, told.target_node),
-        (true, false) => format!(" (to {})", told.target_node),
+        (false, false) => format!(" ({} to {})", told.from(), told.to()),
+        (true, false) => format!(" (to {})", told.to()),
         (_, true) => String::new(),
     };
     let message = if told.message.is_empty() { String::new() } else { format!(": {}", told.message) };
@@ -264,8 +264,8 @@ pub(super) fn table(rows: &[Row<'_>]) -> String {
             row.claim.to_owned(),
             row.object.clone(),
             row.told.phase.clone(),
-            or_dash(&row.told.source_node),
-            or_dash(&row.told.target_node),
+            or_dash(&row.told.from()),
+            or_dash(&row.told.to()),
             or_dash(&row.told.progress),
             format!("{}{late}", age(row.age)),
             row.told.message.clone(),

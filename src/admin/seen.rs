@@ -29,6 +29,11 @@ pub(super) struct Told {
     pub(super) source_node: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) target_node: String,
+    /// The pools, if the volume moves to another pool of its node.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) source_pool: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) target_pool: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) progress: String,
     /// For how long no pod could use the volume, in milliseconds.
@@ -38,9 +43,23 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// Returns where the volume comes from: a node, or a node and its pool.
+    pub(super) fn from(&self) -> String {
+        place(&self.source_node, &self.source_pool)
+    }
+
+    /// Returns where the volume goes.
+    pub(super) fn to(&self) -> String {
+        place(&self.target_node, &self.target_pool)
+    }
+
     pub(super) fn is(&self, phases: &[&str]) -> bool {
         phases.contains(&self.phase.as_str())
     }
+}
+
+fn place(node: &str, pool: &str) -> String {
+    if pool.is_empty() { node.to_owned() } else { format!("{node}/{pool}") }
 }
 
 /// A VolumeMove.
@@ -89,6 +108,8 @@ pub(super) struct ReplicaSpec {
     pub(super) claim: Id,
     pub(super) source_node: String,
     pub(super) target_node: String,
+    pub(super) source_pool: String,
+    pub(super) target_pool: String,
     pub(super) purpose: String,
     pub(super) requested_by: Id,
 }
@@ -133,6 +154,12 @@ impl Replica {
                 phase,
                 source_node: spec.source_node.clone(),
                 target_node: spec.target_node.clone(),
+                target_pool: if spec.source_pool.is_empty() {
+                    String::new()
+                } else {
+                    spec.target_pool.clone()
+                },
+                source_pool: spec.source_pool.clone(),
                 progress: progress(status.passes, status.sent_bytes, &status.message),
                 unavailable_milliseconds: status.unavailable_milliseconds,
                 message: status.message,

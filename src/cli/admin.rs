@@ -117,8 +117,8 @@ pub struct MoveArgs {
     #[arg(value_name = "CLAIM", required = true, value_parser = Value(claim))]
     pub claims: Vec<String>,
 
-    /// The node, or any: the one with the most room to which the pods can follow
-    #[arg(long, value_name = "NODE|any", required_unless_present = "cancel", value_parser = Value(object))]
+    /// The node, or any: the one with the most room to which the pods can follow [default with --pool: the node that it is on]
+    #[arg(long, value_name = "NODE|any", required_unless_present_any = ["cancel", "pool"], value_parser = Value(object))]
     pub to: Option<String>,
 
     /// Evict the pods when the copy is nearly up to date, within their PodDisruptionBudgets
@@ -133,12 +133,16 @@ pub struct MoveArgs {
     #[arg(long)]
     pub evict_bare_pods: bool,
 
-    /// The pool on the node [default: as the StorageClass says]
+    /// The pool on the node [default: as the StorageClass says]. Without --to: another pool of the same node
     #[arg(long, value_name = "POOL", value_parser = Value(pool))]
     pub pool: Option<String>,
 
+    /// The StorageClass whose parameters the volume gets; the claim keeps its own [default: that of the claim]
+    #[arg(long, value_name = "CLASS", value_parser = Value(object))]
+    pub class: Option<String>,
+
     /// Cancel the moves. The volumes stay on their nodes, unless their copies have already taken their place
-    #[arg(long, conflicts_with_all = ["to", "now", "keep_source", "evict_bare_pods", "pool"])]
+    #[arg(long, conflicts_with_all = ["to", "now", "keep_source", "evict_bare_pods", "pool", "class"])]
     pub cancel: bool,
 
     /// With false: end when the copies are ready for the pods to leave
@@ -165,7 +169,15 @@ pub struct EvacuateArgs {
     #[arg(long, value_name = "NODE|any", default_value = "any", value_parser = Value(object))]
     pub to: String,
 
-    /// Evict the pods when the copies are nearly up to date, and wait until no volume is on the node any more
+    /// Only the volumes of this pool of the node, for example because its disk is to be replaced
+    #[arg(long, value_name = "POOL", value_parser = Value(pool))]
+    pub pool: Option<String>,
+
+    /// Move them to this pool of the same node, instead of another node
+    #[arg(long, value_name = "POOL", requires = "pool", conflicts_with_all = ["to", "cancel"], value_parser = Value(pool))]
+    pub to_pool: Option<String>,
+
+    /// Evict the pods when the copies are nearly up to date, and wait until no volume is on the node, or in the pool, any more
     #[arg(long)]
     pub now: bool,
 

@@ -21,7 +21,7 @@ fn asked(name: &str, phase: &str, spec: VolumeMoveSpec) -> Move {
 
 /// A node is emptied.
 fn away(to: Option<&str>, when: When) -> Wish {
-    Wish { spec: spec(to, when), away_from: Some("n1".to_owned()) }
+    Wish { spec: spec(to, when), away_from: Some("n1".to_owned()), in_place: false }
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn an_evacuation_keeps_what_an_owner_wanted_kept() {
 
 #[test]
 fn a_name_is_free_if_its_move_is_over() {
-    let wish = Wish { spec: spec(Some("n2"), When::Now), away_from: None };
+    let wish = Wish { spec: spec(Some("n2"), When::Now), away_from: None, in_place: false };
     let of_log = Move {
         claim: Name { name: "log".to_owned(), ..claim() },
         ..asked("data", "Done", spec(None, When::Now))
@@ -70,7 +70,7 @@ fn a_name_is_free_if_its_move_is_over() {
 
 #[test]
 fn a_volume_on_its_way_is_not_there_already() {
-    let wish = Wish { spec: spec(Some("n1"), When::Now), away_from: None };
+    let wish = Wish { spec: spec(Some("n1"), When::Now), away_from: None, in_place: false };
     assert!(matches!(wish.plan(&claim(), &[], Some("n1")), Plan::End(Ending::Done(_))));
     let leaving = asked("data", "CuttingOver", spec(Some("n2"), When::Now));
     assert!(matches!(wish.plan(&claim(), &[leaving], Some("n1")), Plan::End(Ending::Refused(_))));

@@ -122,6 +122,18 @@ impl Moves {
         self.create_replica(spec, &mut created).await
     }
 
+    /// Returns a text for people if the volume is in the pool of its node that is asked for.
+    pub(super) async fn is_in_pool(&self, request: &Request<'_>) -> Result<Option<String>> {
+        let volume = self.volume_of_claim(request.claim).await?;
+        let (Some(volume), Some(node), Some(pool)) = (volume, &request.target.node, &request.target.pool)
+        else {
+            return Ok(None);
+        };
+        let is_there = request.stays_on_node(Some(&volume))
+            && self.nodes.pool(node, &handle(&volume)).await.is_ok_and(|there| there.as_ref() == Some(pool));
+        Ok(is_there.then(|| format!("the volume is in pool {pool} of node {node}")))
+    }
+
     /// Returns the pool that has a volume which moves to another pool of its node, or why it does not; `None` for a move to another node.
     async fn source_pool(
         &self,
@@ -134,6 +146,7 @@ impl Moves {
             return Ok(None);
         }
         match self.nodes.pool(node, volume_id).await {
+            // Since the question before.
             Ok(Some(pool)) if request.target.pool.as_ref() == Some(&pool) => {
                 Err(format!("the volume is in pool {pool} of node {node} already"))
             }

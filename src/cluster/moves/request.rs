@@ -21,6 +21,14 @@ const REFUSED: Duration = Duration::from_secs(30);
 /// Between two looks at a request whose copy tells everything that changes.
 const CALM: Duration = Duration::from_secs(60);
 
+/// What a VolumeMove has come to.
+enum Begun {
+    /// There is a copy.
+    Copy,
+    /// The volume is where it is to be, and nothing is done.
+    Nothing(String),
+}
+
 impl Moves {
     /// Does what comes next for a VolumeMove. Returns when to look again; `None` if it is over.
     ///
@@ -49,7 +57,14 @@ impl Moves {
             return Ok(None);
         };
         match self.begin_move(&fresh).await? {
-            Ok(()) => Ok(Some(CALM)),
+            Ok(Begun::Copy) => Ok(Some(CALM)),
+            Ok(Begun::Nothing(why)) => {
+                let status = fresh.status.clone().unwrap_or_default();
+                let (phase, now) = (Some(MovePhase::Done), Some(self.now()));
+                let done = VolumeMoveStatus { phase, message: why, completion_time: now, ..status };
+                self.report(&fresh, done).await?;
+                Ok(None)
+            }
             Err(why) => {
                 let status = fresh.status.clone().unwrap_or_default();
                 let refused = VolumeMoveStatus { phase: Some(MovePhase::Refused), message: why, ..status };
@@ -138,7 +153,7 @@ impl Moves {
         self.report(asked, refused).await.map(|()| None)
     }
 
-    async fn begin_move(&self, asked: &VolumeMove) -> Result<std::result::Result<(), String>> {
+    async fn begin_move(&self, asked: &VolumeMove) -> Result<std::result::Result<Begun, String>> {
         let (namespace, name) = (asked.namespace().unwrap_or_default(), &asked.spec.claim_name);
         let claim = match self.seen.claim(&namespace, name) {
             Some(claim) => Some(claim),
@@ -150,7 +165,7 @@ impl Moves {
         let by = ObjectId { name: asked.name_any(), uid: asked.uid().unwrap_or_default() };
         let others = self.seen.replicas_of(&claim.uid().unwrap_or_default());
         if let Some(standby) = others.first() {
-            return self.lend(standby, asked, by).await;
+            return Ok(self.lend(standby, asked, by).await?.map(|()| Begun::Copy));
         }
         let request = Request {
             claim: &claim,
@@ -160,7 +175,10 @@ impl Moves {
             evict_bare_pods: asked.spec.evict_bare_pods,
             requested_by: Some(by),
         };
-        self.begin(&request).await
+        if let Some(why) = self.is_in_pool(&request).await? {
+            return Ok(Ok(Begun::Nothing(why)));
+        }
+        Ok(self.begin(&request).await?.map(|()| Begun::Copy))
     }
 
     /// Has a move use the standby copy that is there.
@@ -262,6 +280,8 @@ impl Moves {
             replica: Some(replica.name_any()),
             source_node: Some(replica.spec.source_node.clone()),
             target_node: Some(replica.spec.target_node.clone()),
+            source_pool: replica.spec.source_pool.clone(),
+            target_pool: replica.spec.target_pool.clone().filter(|_| replica.spec.is_on_one_node()),
             unavailable_milliseconds: status.unavailable_milliseconds,
             completion_time: before
                 .completion_time

@@ -32,6 +32,8 @@ pub const FINALIZER: &str = "hostloop.csi.dev/copy";
     printcolumn(name = "To", type_ = "string", json_path = ".status.targetNode"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Progress", type_ = "string", json_path = ".status.progress"),
+    printcolumn(name = "From Pool", type_ = "string", json_path = ".status.sourcePool", priority = 1),
+    printcolumn(name = "To Pool", type_ = "string", json_path = ".status.targetPool", priority = 1),
     printcolumn(
         name = "Unavailable ms",
         type_ = "integer",
@@ -112,6 +114,11 @@ pub struct VolumeMoveStatus {
     pub source_node: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_node: Option<String>,
+    /// The pools, if the volume moves to another pool of its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_pool: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_pool: Option<String>,
     /// For how long no pod could use the volume, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable_milliseconds: Option<i64>,
@@ -140,6 +147,8 @@ pub struct VolumeMoveStatus {
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Last Pass", type_ = "date", json_path = ".status.lastPass.asked"),
     printcolumn(name = "Passes", type_ = "integer", json_path = ".status.passes"),
+    printcolumn(name = "From Pool", type_ = "string", json_path = ".spec.sourcePool", priority = 1),
+    printcolumn(name = "To Pool", type_ = "string", json_path = ".spec.targetPool", priority = 1),
     printcolumn(name = "Sent Bytes", type_ = "integer", json_path = ".status.sentBytes", priority = 1),
     printcolumn(
         name = "Unavailable ms",

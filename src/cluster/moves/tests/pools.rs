@@ -141,7 +141,6 @@ async fn a_move_within_a_node_survives_a_lost_status() {
 async fn a_move_to_where_the_volume_is_is_refused() {
     for (target, why) in [
         (json!({"node": "n1"}), "name the pool"),
-        (json!({"node": "n1", "pool": "default"}), "in pool default of node n1 already"),
         (json!({"node": "n1", "pool": "fast", "storageClass": "none"}), "there is no StorageClass none"),
     ] {
         let mut world = world().await;
@@ -151,6 +150,16 @@ async fn a_move_to_where_the_volume_is_is_refused() {
         assert!(phase == Some(MovePhase::Refused) && message.contains(why), "{message}");
         is_settled(&world, why);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_to_its_own_pool_is_done() {
+    let mut world = world().await;
+    world.ask(to_pool("default"));
+    world.ticks(5).await;
+    assert_eq!(world.asked(), (Some(MovePhase::Done), "the volume is in pool default of node n1".to_owned()));
+    is_settled(&world, "nothing was done");
+    assert_eq!(world.nodes.lock().made.len(), 0);
 }
 
 /// `crossNodeCopy: "false"` says that volumes do not leave their nodes, and this one does not.

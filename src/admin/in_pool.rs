@@ -1,0 +1,82 @@
+//! Which claims have their volumes in one pool of a node. The node says that: a PersistentVolume keeps the pool that its volume was made in.
+
+use std::collections::BTreeSet;
+
+use super::Session;
+use super::api::inspect::Known;
+use super::api::{Cluster, Failure};
+use super::seen::Name;
+use crate::cluster::details::NodeAnswer;
+use crate::model::details::VolumeDetails;
+
+impl Session {
+    /// Returns those of the claims whose volumes are in this pool of the node; `None` if the node does not say that, and the screen why.
+    ///
+    /// # Errors
+    /// If the PersistentVolumes cannot be read.
+    pub(super) async fn in_pool(
+        &mut self,
+        (node, pool): (&str, &str),
+        driver: &str,
+        claims: &BTreeSet<Name>,
+    ) -> Result<Option<BTreeSet<Name>>, Failure> {
+        let known = self.cluster.known_volumes(driver).await?;
+        let answer = match answer_of(&self.cluster, node, driver).await {
+            Ok(answer) => answer,
+            Err(why) => {
+                self.screen
+                    .problem(&format!("which volumes are in pool {pool} of node {node} is not known: {why}"));
+                return Ok(None);
+            }
+        };
+        if !answer.node.pools.iter().any(|there| there.name == pool) {
+            let pools: Vec<&str> = answer.node.pools.iter().map(|pool| pool.name.as_str()).collect();
+            self.screen
+                .problem(&format!("node {node} has no pool {pool}; its pools are {}", pools.join(", ")));
+            return Ok(None);
+        }
+        let there = claims_in(pool, &answer.volumes, &known);
+        Ok(Some(claims.intersection(&there).cloned().collect()))
+    }
+}
+
+/// Asks a node, through a controller, what it has.
+async fn answer_of(cluster: &Cluster, node: &str, driver: &str) -> Result<NodeAnswer, String> {
+    let source = cluster.controller(driver, None).await?;
+    let mut nodes = source.ask_all().await?;
+    nodes.retain(|asked| asked.known.node_id == node);
+    nodes.pop().ok_or_else(|| format!("the driver does not run on node {node}"))?.answer
+}
+
+/// Returns the claims of the volumes that are in a pool.
+fn claims_in(pool: &str, volumes: &[VolumeDetails], known: &[Known]) -> BTreeSet<Name> {
+    let in_pool = |volume: &&VolumeDetails| volume.pool == pool && volume.kind == "volume";
+    let ids: BTreeSet<&str> = volumes.iter().filter(in_pool).map(|volume| volume.id.as_str()).collect();
+    let there = known.iter().filter(|known| ids.contains(known.id.as_str()));
+    there.filter_map(|known| known.claim.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_where_its_node_says() {
+        let name = |name: &str| Name { namespace: "shop".to_owned(), name: name.to_owned() };
+        let known = |id: &str| Known { id: id.to_owned(), claim: Some(name(id)), ..Known::default() };
+        let volume = |id: &str, pool: &str, kind: &str| VolumeDetails {
+            id: id.to_owned(),
+            pool: pool.to_owned(),
+            kind: kind.to_owned(),
+            ..VolumeDetails::default()
+        };
+        let volumes = [
+            volume("a", "fast", "volume"),
+            volume("b", "slow", "volume"),
+            volume("c", "fast", "copy"),
+            volume("none", "fast", "volume"),
+        ];
+        let known = ["a", "b", "c"].map(known);
+        assert_eq!(claims_in("fast", &volumes, &known), BTreeSet::from([name("a")]));
+    }
+}
