@@ -56,6 +56,8 @@ pub(super) struct Follow {
     /// The PersistentVolume, and the node of its copy; empty for a move.
     pub(super) volume: String,
     target: String,
+    /// The copy is in this pool of the volume's own node; empty for another node.
+    pool: String,
     /// Others are asked for at the same time, which the controller may find one after the other.
     pub(super) among_others: bool,
     /// The move that is waited for was seen under way.
@@ -73,6 +75,7 @@ impl Follow {
             uid: String::new(),
             volume: String::new(),
             target: String::new(),
+            pool: String::new(),
             among_others: false,
             began: false,
             refused: None,
@@ -88,6 +91,7 @@ impl Follow {
             uid: replica.uid.clone(),
             volume: replica.spec.persistent_volume.name.clone(),
             target: replica.spec.target_node.clone(),
+            pool: replica.told.target_pool.clone(),
             ..Follow::new(replica.claim.clone(), goal)
         }
     }
@@ -133,8 +137,9 @@ impl Follow {
     /// Takes in its VolumeReplica as it is now, and the node of its PersistentVolume if that is known. Returns whether the
     /// controller has written something new.
     pub(super) fn see_replica(&mut self, replica: Option<&Replica>, node: Option<&str>) -> bool {
-        let has_moved =
-            node == Some(&self.target) || replica.is_some_and(|r| r.told.is(&["Retiring", "Left"]));
+        // The PersistentVolume does not say in which pool the volume is.
+        let is_there = self.pool.is_empty() && node == Some(&self.target);
+        let has_moved = is_there || replica.is_some_and(|r| r.told.is(&["Retiring", "Left"]));
         self.state = match self.goal {
             Goal::Promoted => self.is_promoted(replica, has_moved),
             Goal::GivenUp | Goal::Moved => self.is_given_up(replica, has_moved),
@@ -183,7 +188,11 @@ impl Follow {
         let before = ["Pending", "Copying", "Following", "Ready", "Standby"];
         match replica {
             _ if has_moved => {
-                State::Ended(Ending::Done(format!("it was too late: the volume is on node {}", self.target)))
+                let place = match self.pool.as_str() {
+                    "" => format!("on node {}", self.target),
+                    pool => format!("in pool {pool} of node {}", self.target),
+                };
+                State::Ended(Ending::Done(format!("it was too late: the volume is {place}")))
             }
             // The copy was lent to the move, and stands by again.
             Some(replica) if !(replica.stands_by() && replica.told.is(&before)) => State::Going,

@@ -20,6 +20,19 @@ fn a_move_is_given_up_with_its_copy() {
 }
 
 #[test]
+fn a_move_to_a_pool_is_given_up_with_its_copy() {
+    let world = World::new();
+    with_a_controller(&world, async {
+        let (_, out, _) = run(&world, "hostloop move data --pool fast --wait=false").await;
+        assert_eq!(world.volumes(), 2, "{out}");
+        let (outcome, out, _) = run(&world, "hostloop move data --cancel").await;
+        assert_eq!(outcome, Outcome::Done, "{out}");
+        assert!(out.ends_with("default/data: given up, everything is as it was before\n"), "{out}");
+        assert_eq!((world.volumes(), world.moves()), (1, Vec::new()));
+    });
+}
+
+#[test]
 fn a_refused_move_is_taken_back() {
     let world = World::new();
     with_a_controller(&world, async {

@@ -59,7 +59,7 @@ fn a_move_to_a_pool_stays_on_its_node() {
     with_a_controller(&world, async {
         let (outcome, out, err) = run(&world, "hostloop move data --pool fast --now").await;
         assert_eq!((outcome, err.as_str()), (Outcome::Done, ""), "{out}");
-        assert!(out.starts_with("default/data: Copying (node-1 to node-1/fast)\n"), "{out}");
+        assert!(out.starts_with("default/data: Copying (node-1/default to node-1/fast)\n"), "{out}");
         assert!(out.ends_with("default/data: done, the volume is in pool fast of node node-1\n"), "{out}");
         let asked = json!({"claimName": "data", "target": {"node": "node-1", "pool": "fast"}, "when": "Now"});
         assert_eq!(world.moves(), [("data".to_owned(), asked)]);
@@ -68,7 +68,11 @@ fn a_move_to_a_pool_stays_on_its_node() {
 
         let (outcome, out, _) = run(&world, "hostloop move data --pool fast --now").await;
         assert_eq!(outcome, Outcome::Done);
-        assert_eq!(out.lines().last(), Some("default/data: done, the volume is in pool fast of node node-1"), "{out}");
+        assert_eq!(
+            out.lines().last(),
+            Some("default/data: done, the volume is in pool fast of node node-1"),
+            "{out}"
+        );
     });
 }
 

@@ -61,7 +61,12 @@ impl World {
         kubernetes.create(key("storageclasses", "", "local"), class);
         for number in 0..count {
             add_claim(&mut kubernetes, number);
-            nodes.lock().nodes.get_mut("node-1").unwrap().insert(id(number), Held::default());
+            nodes
+                .lock()
+                .nodes
+                .get_mut("node-1")
+                .unwrap()
+                .insert(id(number), Held { pool: "default".to_owned(), ..Held::default() });
         }
         let server = Server::new(kubernetes);
         let world = World { server, nodes, rule: Arc::new(Mutex::new(Box::new(|_| None))), count, slow: 0 };
