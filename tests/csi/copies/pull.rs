@@ -21,6 +21,7 @@ mod streams;
 mod tamper;
 mod trees;
 mod updates;
+mod within;
 mod wrong_hands;
 
 use std::collections::BTreeMap;

@@ -51,6 +51,8 @@ pub struct Pair {
     patience: Duration,
     sockets: TempDir,
     pub runtime: Runtime,
+    /// Of the nodes, by their names.
+    settings: fn(&str) -> Settings,
 }
 
 fn settings_of(name: &str) -> Settings {
@@ -67,12 +69,12 @@ impl Node {
     fn start(
         runtime: &Runtime,
         (kernel, os): (&FakeKernel, Os),
-        name: &'static str,
+        (name, settings): (&'static str, Settings),
         socket: PathBuf,
         network: &Network,
         patience: Duration,
     ) -> Node {
-        let driver = app::driver(settings_of(name), os).expect("the state can be used");
+        let driver = app::driver(settings, os).expect("the state can be used");
         let pull = Pull::new(network.connector(), runtime.handle().clone()).with_patience(patience);
         let driver = Arc::new(driver.with_remote_sources(Arc::new(pull)));
         let found = driver.recover();
@@ -120,22 +122,29 @@ impl Pair {
     }
 
     pub fn with_patience(rig: Rig, patience: Duration) -> Pair {
+        Self::with_settings(rig, patience, settings_of)
+    }
+
+    /// Both nodes get these settings, by their names.
+    pub fn with_settings(rig: Rig, patience: Duration, settings: fn(&str) -> Settings) -> Pair {
         let kernel = rig.kernel.clone();
         kernel.kill();
         drop(rig);
         let other = FakeKernel::new();
         other.create_directories(KUBELET);
         other.create_directories(DATA);
-        other.add_disk(DIRECTORIES_DIR, FsType::Ext4, 100 << 30);
+        for disk in settings(TARGET).pools.iter().skip(1) {
+            other.add_disk(&disk.path, FsType::Ext4, 100 << 30);
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let (runtime, network) = (runtime.expect("a runtime"), Network::default());
         let sockets = tempfile::tempdir().expect("a directory for sockets");
         let start = |kernel: &FakeKernel, name| {
             let machine = (kernel, kernel.restart());
-            Node::start(&runtime, machine, name, new_socket(&sockets), &network, patience)
+            Node::start(&runtime, machine, (name, settings(name)), new_socket(&sockets), &network, patience)
         };
         let (source, target) = (start(&kernel, SOURCE), start(&other, TARGET));
-        Pair { source, target, network, patience, sockets, runtime }
+        Pair { source, target, network, patience, sockets, runtime, settings }
     }
 
     /// The path of a socket that nobody has.
@@ -148,7 +157,8 @@ impl Pair {
         node.kernel.kill();
         let os = if power_cut { node.kernel.power_cut() } else { node.kernel.restart() };
         let socket = new_socket(&self.sockets);
-        Node::start(&self.runtime, (&node.kernel, os), node.name, socket, &self.network, self.patience)
+        let who = (node.name, (self.settings)(node.name));
+        Node::start(&self.runtime, (&node.kernel, os), who, socket, &self.network, self.patience)
     }
 
     /// Ends the source's process and starts it again, at another address.
