@@ -1,16 +1,13 @@
 //! Creates the VolumeReplica of a copy: finds out whether the copy may be made, and chooses its node.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 
 use super::act::{Moves, Result};
 use super::admit::{Case, candidates, refusal};
-use super::claims::{access, bytes_of, node_of, parameters};
-use super::copies::NewCopy;
+use super::claims::{bytes_of, node_of};
 use super::look::volume_of;
 use super::nodes::Presence;
 use super::pods::{Companion, claims_of, has_ended, is_same, other_claims};
@@ -23,9 +20,6 @@ use crate::model::{NodeKey, VolumeId};
 
 /// VolumeReplicas that were created, and that watches may not have shown yet.
 pub type Created = Vec<Arc<VolumeReplica>>;
-
-/// How many bytes a copy may have on each node, or why the node does not say that.
-type Rooms = HashMap<String, std::result::Result<u64, String>>;
 
 /// A copy that is asked for.
 pub(super) struct Request<'a> {
@@ -42,14 +36,6 @@ struct Other {
     name: String,
     volume: Option<Arc<PersistentVolume>>,
     replicas: Vec<Arc<VolumeReplica>>,
-}
-
-impl Request<'_> {
-    /// Reports whether the volume is to stay on the node that its PersistentVolume names, in another pool.
-    fn stays_on_node(&self, volume: Option<&PersistentVolume>) -> bool {
-        let node = volume.and_then(node_of);
-        self.purpose == Purpose::Move && node.is_some() && node == self.target.node
-    }
 }
 
 impl Moves {
@@ -120,42 +106,6 @@ impl Moves {
             requested_by: request.requested_by.clone(),
         };
         self.create_replica(spec, &mut created).await
-    }
-
-    /// Returns a text for people if the volume is in the pool of its node that is asked for.
-    pub(super) async fn is_in_pool(&self, request: &Request<'_>) -> Result<Option<String>> {
-        let volume = self.volume_of_claim(request.claim).await?;
-        let (Some(volume), Some(node), Some(pool)) = (volume, &request.target.node, &request.target.pool)
-        else {
-            return Ok(None);
-        };
-        let is_there = request.stays_on_node(Some(&volume))
-            && self.nodes.pool(node, &handle(&volume)).await.is_ok_and(|there| there.as_ref() == Some(pool));
-        Ok(is_there.then(|| format!("the volume is in pool {pool} of node {node}")))
-    }
-
-    /// Returns the pool that has a volume which moves to another pool of its node, or why it does not; `None` for a move to another node.
-    async fn source_pool(
-        &self,
-        request: &Request<'_>,
-        node: &str,
-        volume_id: &str,
-        stays: bool,
-    ) -> std::result::Result<Option<String>, String> {
-        if !stays {
-            return Ok(None);
-        }
-        match self.nodes.pool(node, volume_id).await {
-            // Since the question before.
-            Ok(Some(pool)) if request.target.pool.as_ref() == Some(&pool) => {
-                Err(format!("the volume is in pool {pool} of node {node} already"))
-            }
-            Ok(Some(pool)) => Ok(Some(pool)),
-            Ok(None) => Err(format!(
-                "node {node} does not say which pool has the volume: it runs an earlier version, which moves no volume between its pools"
-            )),
-            Err(error) => Err(format!("node {node}: {error}")),
-        }
     }
 
     /// Reports whether a standby copy of a claim could be made on this node.
@@ -295,7 +245,7 @@ impl Moves {
         let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
         let class_name = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
         let class = self.class(&class_name.unwrap_or_default()).await?;
-        if let Some(why) = self.unfit_class(request).await? {
+        if let Some(why) = self.unfit_class(request, volume).await? {
             return Ok(Err(why));
         }
         let pods = self.seen.pods.state_filter(|pod| {
@@ -343,21 +293,8 @@ impl Moves {
         })
     }
 
-    /// Returns why the volume cannot get the parameters of the StorageClass that is asked for.
-    async fn unfit_class(&self, request: &Request<'_>) -> Result<Option<String>> {
-        let Some(name) = &request.target.storage_class else { return Ok(None) };
-        Ok(match self.class(name).await? {
-            None => Some(format!("there is no StorageClass {name}")),
-            Some(class) if class.provisioner != self.driver => Some(format!(
-                "StorageClass {name} is of provisioner {}, and not of {}",
-                class.provisioner, self.driver
-            )),
-            Some(_) => None,
-        })
-    }
-
     /// Returns the copies of this driver that there are, also those that watches have not shown yet.
-    fn all_replicas(&self, created: &[Arc<VolumeReplica>]) -> Vec<Arc<VolumeReplica>> {
+    pub(super) fn all_replicas(&self, created: &[Arc<VolumeReplica>]) -> Vec<Arc<VolumeReplica>> {
         let mut all = self.seen.replicas.state_filter(|replica| replica.spec.driver == self.driver);
         all.extend(created.iter().cloned());
         all
@@ -380,92 +317,12 @@ impl Moves {
     }
 
     /// Returns the size of the volume of a copy in bytes.
-    fn size_of(&self, replica: &VolumeReplica) -> u64 {
+    pub(super) fn size_of(&self, replica: &VolumeReplica) -> u64 {
         let volume = Seen::get(&self.seen.volumes, &replica.spec.persistent_volume.name);
         let now = volume.as_deref().map_or(0, bytes_of);
         // A PersistentVolume that is being exchanged does not exist.
         let pass = replica.status.as_ref().and_then(|status| status.last_pass.as_ref());
         now.max(pass.map_or(0, |pass| pass.size_bytes))
-    }
-
-    /// Returns how many bytes a copy may have on each of these nodes. All are asked at once, so that the whole takes no longer than one
-    /// call.
-    async fn rooms(
-        &self,
-        request: &Request<'_>,
-        volume: &PersistentVolume,
-        copy_name: &str,
-        targets: &[String],
-    ) -> Result<Rooms> {
-        let class_name = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
-        let class_name = request.target.storage_class.clone().or(class_name);
-        let class = self.class(&class_name.unwrap_or_default()).await?;
-        let mut parameters = class.as_deref().map(parameters).unwrap_or_default();
-        if let Some(pool) = &request.target.pool {
-            parameters.insert("pool".to_owned(), pool.clone());
-        }
-        let ask = async |target: &String| {
-            let copy = NewCopy {
-                name: copy_name.to_owned(),
-                source: handle(volume),
-                // The room for a copy does not depend on them.
-                source_node: String::new(),
-                generation: 0,
-                target: target.clone(),
-                bytes: bytes_of(volume),
-                access: access(volume),
-                parameters: parameters.clone(),
-                mutable_parameters: Default::default(),
-            };
-            let room = self.nodes.room(&copy).await;
-            (target.clone(), room.map_err(|error| format!("node {target}: {error}")))
-        };
-        Ok(join_all(targets.iter().map(ask)).await.into_iter().collect())
-    }
-
-    /// Returns the node with the most room for a copy, within the limits, or why there is none.
-    fn roomiest(
-        &self,
-        volume: &PersistentVolume,
-        targets: Vec<String>,
-        rooms: &Rooms,
-        created: &[Arc<VolumeReplica>],
-    ) -> std::result::Result<String, String> {
-        let (all, bytes) = (self.all_replicas(created), bytes_of(volume));
-        let (mut best, mut is_limited): (Option<(u64, String)>, bool) = (None, false);
-        for target in targets {
-            let there = all.iter().filter(|replica| replica.node_of_data() == target);
-            let (count, taken) = there.fold((0, 0_u64), |(count, taken), replica| {
-                (count + 1, taken.saturating_add(self.size_of(replica)))
-            });
-            let most_bytes = self.limits.node_size.unwrap_or(u64::MAX);
-            if count >= self.limits.node || taken.saturating_add(bytes) > most_bytes {
-                is_limited = true;
-                continue;
-            }
-            let Some(Ok(room)) = rooms.get(&target).cloned() else { continue };
-            if room >= bytes && best.as_ref().is_none_or(|(most, _)| room > *most) {
-                best = Some((room, target));
-            }
-        }
-        match best {
-            Some((_, target)) => Ok(target),
-            None if is_limited => Err("no other node has room for it within --move-limits".to_owned()),
-            None => Err(why_none(volume, rooms)),
-        }
-    }
-}
-
-/// Returns why none of these nodes can have a copy.
-fn why_none(volume: &PersistentVolume, rooms: &Rooms) -> String {
-    let failed = rooms.values().find_map(|room| room.as_ref().err());
-    match (failed, rooms.len()) {
-        // Such as that it has no pool of this name.
-        (Some(why), 1) => why.clone(),
-        _ if node_of(volume).is_some_and(|node| rooms.contains_key(&node)) => {
-            "that pool has no room for it".to_owned()
-        }
-        _ => "no other node has room for it".to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Volumes that move to another node, and copies that stand by (docs/decisions/0022).
+//! Volumes that move to another node or another pool, and copies that stand by (docs/decisions/0022).
 
 mod absent;
 pub mod act;
@@ -23,12 +23,15 @@ pub mod objects;
 mod phases;
 pub mod places;
 pub mod pods;
+mod pools;
 pub mod progress;
 pub mod queue;
 pub mod request;
 pub mod resources;
 mod returns;
+mod rooms;
 pub mod run;
+mod says;
 pub mod seen;
 mod silence;
 mod strays;

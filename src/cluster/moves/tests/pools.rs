@@ -172,6 +172,29 @@ async fn a_volume_that_stays_on_its_node_may_move_there() {
     assert_eq!(pool(&world), "fast", "{:?}", world.asked());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_class_of_another_kind_is_refused() {
+    for (parameters, why) in [
+        (
+            json!({"backend": "directory"}),
+            "the volume has backend loop, and StorageClass other asks for directory",
+        ),
+        (
+            json!({"csi.storage.k8s.io/fstype": "ext4"}),
+            "has filesystem xfs, and StorageClass other asks for ext4",
+        ),
+    ] {
+        let mut world = world().await;
+        let class = json!({"metadata": {"name": "other"}, "provisioner": "hostloop.csi.dev", "parameters": parameters});
+        world.server.with(|k| k.create(key("storageclasses", "", "other"), class));
+        world.ask(json!({"when": "Now", "target": {"node": "n1", "pool": "fast", "storageClass": "other"}}));
+        world.ticks(5).await;
+        let (phase, message) = world.asked();
+        assert!(phase == Some(MovePhase::Refused) && message.contains(why), "{message}");
+        is_settled(&world, why);
+    }
+}
+
 /// The copy gets the parameters of the class that is asked for, and the claim keeps its own.
 #[tokio::test(start_paused = true)]
 async fn a_copy_gets_the_parameters_of_a_class() {

@@ -1,0 +1,99 @@
+//! A move to another pool of the node that has the volume, and to the parameters of another StorageClass.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::StorageClass;
+
+use super::act::{Moves, Result};
+use super::begin::{Request, handle};
+use super::claims::node_of;
+use super::resources::Purpose;
+use crate::model::BackendKind;
+
+/// The backend of a StorageClass that names none.
+const BACKEND: &str = BackendKind::Loop.as_str();
+
+impl Request<'_> {
+    /// Reports whether the volume is to stay on the node that its PersistentVolume names, in another pool.
+    pub(super) fn stays_on_node(&self, volume: Option<&PersistentVolume>) -> bool {
+        let node = volume.and_then(node_of);
+        self.purpose == Purpose::Move && node.is_some() && node == self.target.node
+    }
+}
+
+impl Moves {
+    /// Returns a text for people if the volume is in the pool of its node that is asked for.
+    pub(super) async fn is_in_pool(&self, request: &Request<'_>) -> Result<Option<String>> {
+        let volume = self.volume_of_claim(request.claim).await?;
+        let (Some(volume), Some(node), Some(pool)) = (volume, &request.target.node, &request.target.pool)
+        else {
+            return Ok(None);
+        };
+        let is_there = request.stays_on_node(Some(&volume))
+            && self.nodes.pool(node, &handle(&volume)).await.is_ok_and(|there| there.as_ref() == Some(pool));
+        Ok(is_there.then(|| format!("the volume is in pool {pool} of node {node}")))
+    }
+
+    /// Returns the pool that has a volume which moves to another pool of its node, or why it does not; `None` for a move to another node.
+    pub(super) async fn source_pool(
+        &self,
+        request: &Request<'_>,
+        node: &str,
+        volume_id: &str,
+        stays: bool,
+    ) -> std::result::Result<Option<String>, String> {
+        if !stays {
+            return Ok(None);
+        }
+        match self.nodes.pool(node, volume_id).await {
+            // Since the question before.
+            Ok(Some(pool)) if request.target.pool.as_ref() == Some(&pool) => {
+                Err(format!("the volume is in pool {pool} of node {node} already"))
+            }
+            Ok(Some(pool)) => Ok(Some(pool)),
+            Ok(None) => Err(format!(
+                "node {node} does not say which pool has the volume: it runs an earlier version, which moves no volume between its pools"
+            )),
+            Err(error) => Err(format!("node {node}: {error}")),
+        }
+    }
+
+    /// Returns why the volume cannot get the parameters of the StorageClass that is asked for.
+    pub(super) async fn unfit_class(
+        &self,
+        request: &Request<'_>,
+        volume: Option<&PersistentVolume>,
+    ) -> Result<Option<String>> {
+        let Some(name) = &request.target.storage_class else { return Ok(None) };
+        let Some(class) = self.class(name).await? else {
+            return Ok(Some(format!("there is no StorageClass {name}")));
+        };
+        if class.provisioner != self.driver {
+            return Ok(Some(format!(
+                "StorageClass {name} is of provisioner {}, and not of {}",
+                class.provisioner, self.driver
+            )));
+        }
+        Ok(volume.and_then(|volume| other_kind(volume, name, &class)))
+    }
+}
+
+/// Returns why a volume cannot become one of a StorageClass: a copy has the bytes of the volume, or its tree, and does not turn one into the
+/// other.
+fn other_kind(volume: &PersistentVolume, name: &str, class: &StorageClass) -> Option<String> {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    let attributes = csi.and_then(|csi| csi.volume_attributes.as_ref());
+    let has = attributes.and_then(|attributes| attributes.get("backend")).map_or(BACKEND, String::as_str);
+    let parameters = class.parameters.as_ref();
+    let value = |key: &str| parameters.and_then(|all| all.get(key)).map(String::as_str);
+    let asked = value("backend").unwrap_or(BACKEND);
+    let fs_type = csi.and_then(|csi| csi.fs_type.as_deref());
+    let is_other = |asked: &&str| has == BACKEND && fs_type.is_some_and(|has| has != *asked);
+    let (what, has, asked) = match value("csi.storage.k8s.io/fstype").filter(is_other) {
+        _ if asked != has => ("backend", has, asked),
+        Some(asked) => ("filesystem", fs_type.unwrap_or_default(), asked),
+        None => return None,
+    };
+    Some(format!(
+        "the volume has {what} {has}, and StorageClass {name} asks for {asked}: a move keeps the {what}; copy the files to a new claim"
+    ))
+}
