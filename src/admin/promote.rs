@@ -49,7 +49,8 @@ impl Session {
         let (name, source, target) = (&replica.claim, &replica.spec.source_node, &replica.spec.target_node);
         self.screen.say(&format!("{name}: {}", loss(replica)));
         let machine = permitted(self.cluster.machine(source).await)?.flatten();
-        if machine.is_some_and(|machine| machine.ready) {
+        // Of a copy on the same node, the disk of the volume is lost.
+        if machine.is_some_and(|machine| machine.ready) && source != target {
             self.screen.say(&format!(
                 "{name}: node {source} is Ready, so nothing has to be lost: {} move {} -n {} --to {target}",
                 self.program, name.name, name.namespace

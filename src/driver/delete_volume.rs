@@ -41,7 +41,9 @@ impl Driver {
     /// # Errors
     /// FAILED_PRECONDITION while it is published to a node.
     pub(super) fn expect_unpublished(&self, volume: &Volume) -> Result<()> {
-        let Some(attachment) = volume.attachments.first() else { return Ok(()) };
+        // What a move has left has the attachments of its volume, and no caller ends these.
+        let attachment = volume.attachments.first().filter(|_| volume.retired.is_none());
+        let Some(attachment) = attachment else { return Ok(()) };
         let (id, node) = (&volume.id, &attachment.node_id);
         Err(Error::InUse(format!("volume {id} is published to node {node:?}; unpublish it first")))
     }

@@ -55,13 +55,19 @@ impl Driver {
         let (place, presence) = (self.place(volume, &paths), presence_of(&volume.content));
         let mut uses = presence.uses(place)?;
         uses.sound(place)?;
-        if !presence.is_staged(&uses, staging.path()) && self.was_staged_at(volume, staging) {
-            // A move has unstaged it, which its caller does not know.
-            check::may_change(volume)?;
-            self.stage_at(volume, &request.capability, staging)?;
-            // Staging may have changed the record.
-            self.store.get(&volume.id).map(|staged| self.forget_staged_before(&staged)).transpose()?;
-            uses = presence.uses(place)?;
+        // A move has unstaged it, which its caller does not know; or a publish that was to stage it again has ended early.
+        if self.was_staged_at(volume, staging.path()) {
+            match check::may_change(volume) {
+                Ok(()) => {
+                    self.stage_at(volume, &request.capability, staging)?;
+                    // Staging may have changed the record.
+                    let staged = self.store.get(&volume.id);
+                    staged.map(|staged| self.forget_staged_before(&staged, staging.path())).transpose()?;
+                    uses = presence.uses(place)?;
+                }
+                Err(sealed) if !presence.is_staged(&uses, staging.path()) => return Err(sealed),
+                Err(_) => {}
+            }
         }
         if !presence.is_staged(&uses, staging.path()) {
             let staging = staging.path().display();

@@ -23,7 +23,7 @@ impl Driver {
         check::context(&volume, &request.context)?;
         check::capability(&volume, &request.capability, Error::InUse)?;
         let target = self.usable_target(&request.staging_path)?;
-        let volume = self.forget_staged_before(&volume)?;
+        let volume = self.forget_staged_before(&volume, target.path())?;
         self.stage_at(&volume, &request.capability, &target)
     }
 

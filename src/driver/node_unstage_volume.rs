@@ -24,7 +24,7 @@ impl Driver {
                 None => return self.expect_unknown(&id, &request.volume_id, &request.staging_path),
             },
         };
-        let volume = self.forget_staged_before(&volume)?;
+        let volume = self.forget_staged_before(&volume, &request.staging_path)?;
         let paths = self.paths_of_use(&volume)?;
         let (place, presence) = (self.place(&volume, &paths), presence_of(&volume.content));
         let uses = presence.uses(place)?;

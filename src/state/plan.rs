@@ -157,6 +157,11 @@ impl Planner<'_> {
                 let node = self.went_to(&subject).unwrap_or_default();
                 Decision::Leave(format!("it has moved to node {node:?}"))
             }
+            // A volume that moved to another pool of the node, whose earlier pool could not be written to.
+            recorded if (recorded.is_none() || self.believes_disk) && self.has_later(entry, &subject) => {
+                recorded.iter().for_each(|recorded| self.remove(recorded));
+                Decision::Leave("another directory has a later generation of it".to_owned())
+            }
             None if self.has(&id_of(&subject)) => {
                 Decision::Leave(format!("the state file has {} in another directory", id_of(&subject)))
             }
@@ -325,6 +330,16 @@ impl Planner<'_> {
         let moved =
             files.filter_map(|file| file.records.moved.get(&volume.id)).max_by_key(|moved| moved.by)?;
         (moved.by > volume.generation).then(|| moved.node_id.clone())
+    }
+
+    /// Reports whether another directory has a record of a volume with the same id and a later generation.
+    fn has_later(&self, entry: &Entry, subject: &Subject) -> bool {
+        let Subject::Volume(volume) = subject else { return false };
+        let is_elsewhere = |other: &&Entry| (&other.name, &other.pool) != (&entry.name, &entry.pool);
+        let others = self.known.entries.iter().filter(is_elsewhere);
+        others.filter_map(|other| usable(other, self.known.identity).ok()).any(|other| {
+            matches!(other, Subject::Volume(other) if other.id == volume.id && other.generation > volume.generation)
+        })
     }
 
     fn has(&self, id: &str) -> bool {

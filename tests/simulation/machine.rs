@@ -13,6 +13,10 @@ use crate::pki::DRIVER;
 use crate::random::Random;
 use crate::{run, schedule};
 
+/// A further pool, on a disk of its own, if volumes move within their nodes.
+pub const FAST: &str = "fast";
+pub const FAST_DIR: &str = "/mnt/fast";
+
 pub struct Machine {
     pub id: String,
     pub kernel: FakeKernel,
@@ -59,6 +63,9 @@ pub fn machine(id: &str, net: &Net, random: &Arc<Mutex<Random>>) -> Machine {
     kernel.create_directories("/var/lib");
     kernel.add_disk(DATA_DIR, FsType::Xfs, 64 << 30);
     kernel.add_disk(DIRECTORIES_DIR, FsType::Xfs, 64 << 30);
+    if run::is_within() {
+        kernel.add_disk(FAST_DIR, FsType::Xfs, 64 << 30);
+    }
     kernel.create_directories(KUBELET);
     let (clock, slow) = (Clock::default(), Arc::new(AtomicI64::new(200_000)));
     let (net, random, id_of, clock_of, slow_of) =
@@ -101,14 +108,18 @@ pub fn settings(id: &str) -> Settings {
         overcommit: 1.0,
         directories,
     };
+    let pools = [
+        pool(PoolName::default(), DATA_DIR, false),
+        pool(DIRECTORIES.parse().expect("a name"), DIRECTORIES_DIR, true),
+    ];
     Settings {
         driver_name: DRIVER.to_owned(),
         node_id: id.to_owned(),
         data_dir: PathBuf::from(DATA_DIR),
-        pools: vec![
-            pool(PoolName::default(), DATA_DIR, false),
-            pool(DIRECTORIES.parse().expect("a name"), DIRECTORIES_DIR, true),
-        ],
+        pools: pools
+            .into_iter()
+            .chain(run::is_within().then(|| pool(FAST.parse().expect("a name"), FAST_DIR, false)))
+            .collect(),
         anchor_dir: None,
         attach: false,
         max_volumes_per_node: 0,

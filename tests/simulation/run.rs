@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::calls::{Client, Failure};
 use crate::harness::{Cluster, DATA_DIR, DIRECTORIES_DIR};
 use crate::life::Left;
-use crate::machine::Machine;
+use crate::machine::{FAST_DIR, Machine};
 use crate::moves::{self, Claim, Moves};
 use crate::random::Random;
 use crate::{libc, nemesis, schedule};
@@ -23,6 +23,13 @@ static SHOWN: OnceLock<bool> = OnceLock::new();
 /// Whether everything is printed.
 pub fn is_shown() -> bool {
     SHOWN.get().copied().unwrap_or_default()
+}
+
+static WITHIN: OnceLock<bool> = OnceLock::new();
+
+/// Whether volumes move to other pools of their nodes as well.
+pub fn is_within() -> bool {
+    WITHIN.get().copied().unwrap_or_default()
 }
 
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
@@ -38,8 +45,8 @@ pub fn clean() {
 }
 
 /// Runs a seed on this thread, says how it ended, and ends the process.
-pub fn seed(seed: u64, shown: bool, directory: PathBuf) -> ! {
-    let _ = (SHOWN.set(shown), DIRECTORY.set(directory));
+pub fn seed(seed: u64, shown: bool, within: bool, directory: PathBuf) -> ! {
+    let _ = (SHOWN.set(shown), WITHIN.set(within), DIRECTORY.set(directory));
     schedule::begin(seed);
     ahash::random_state::set_random_source(Counter::default()).expect("no hash map has been seeded");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -69,7 +76,8 @@ async fn simulate(seed: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed ^ 0x5eed);
     let (lives, rage) = (2 + random.below(4), 15 + random.below(75) as u64);
     // Nothing else is drawn from what decides about moves.
-    let moves = moves::are_in(seed).then(|| Moves::new(Random::new(seed ^ 0x0e5), moves::stand_by_in(seed)));
+    let moves = (is_within() || moves::are_in(seed))
+        .then(|| Moves::new(Random::new(seed ^ 0x0e5), moves::stand_by_in(seed)));
     let lives = match &moves {
         // Nodes are away for longer than callers wait, and some lose their disks.
         Some(moves) if moves.standby => 0,
@@ -182,12 +190,12 @@ async fn nothing_left(cluster: &Cluster) -> Result<(), Failure> {
 /// What a machine still has.
 fn remains(machine: &Machine) -> Option<String> {
     let (id, kernel) = (&machine.id, &machine.kernel);
-    let places =
-        [DATA_DIR, DIRECTORIES_DIR].map(|dir| ["volumes", "snapshots"].map(|name| format!("{dir}/{name}")));
+    let places = [DATA_DIR, DIRECTORIES_DIR, FAST_DIR]
+        .map(|dir| ["volumes", "snapshots"].map(|name| format!("{dir}/{name}")));
     let files = places.as_flattened().iter().map(|place| kernel.tree(place)).find(|found| !found.is_empty());
     let (hazards, loops, mounts) = (kernel.hazards(), kernel.loops(), kernel.mounts());
     let disks = |target: &std::path::Path| {
-        [DATA_DIR, DIRECTORIES_DIR].iter().any(|dir| target == std::path::Path::new(dir))
+        [DATA_DIR, DIRECTORIES_DIR, FAST_DIR].iter().any(|dir| target == std::path::Path::new(dir))
     };
     let mounts: Vec<_> = mounts.into_iter().filter(|mount| !disks(&mount.target)).collect();
     let clean = files.is_none() && hazards.is_empty() && loops.is_empty() && mounts.is_empty();

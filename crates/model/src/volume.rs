@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Adopted, Capability, Content, CopyOf, FsType, ObjectId, PoolName, QuotaId, SnapshotId, Timestamp,
-    VolumeId, VolumeParameters,
+    Adopted, Capability, Content, CopyOf, FsType, NodeKey, ObjectId, PoolName, QuotaId, SnapshotId,
+    Timestamp, VolumeId, VolumeParameters,
 };
 
 /// Where a volume is in its life. Start-up undoes `Creating` and finishes `Deleting`, where what lies on the disk says
@@ -188,10 +188,11 @@ pub struct Volume {
     /// ends that: from then on, only a move changes the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopted_from: Vec<String>,
-    /// Where it was staged, links resolved, when a move to another pool of this node took that down; empty for a raw block volume. Its
-    /// caller takes it for staged, so that the next publish stages it there again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub staged_before: Option<String>,
+    /// Where it was staged, links resolved, when a move to another pool of this node took that down; an empty text for a raw block volume.
+    /// Its caller takes it for staged, so that the next publish stages it again. There are several paths if the kernel shows one mount at
+    /// several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub staged_before: Vec<String>,
     /// Where an inline volume is published, links resolved; `None` for a path that is not text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_target: Option<String>,
@@ -239,7 +240,7 @@ impl Volume {
             unsealed: 0,
             retired: None,
             adopted_from: Vec::new(),
-            staged_before: None,
+            staged_before: Vec::new(),
             inline_target: None,
             claim: None,
             adopted: None,
@@ -272,6 +273,12 @@ impl Volume {
 
     pub fn is_block(&self) -> bool {
         self.content == Content::Block
+    }
+
+    /// Whether it is sealed because its data move to another pool of its node. Its directory has the key of that node.
+    pub fn moves_within_node(&self) -> bool {
+        let to = self.moved_to.as_deref().map(NodeKey::of);
+        to.is_some_and(|to| to.as_str() == self.directory().node_key())
     }
 
     /// The filesystem in its image, if it is to have one.

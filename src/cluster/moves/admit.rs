@@ -105,7 +105,7 @@ pub fn of_pods(pods: &[Arc<Pod>], evict_bare_pods: bool) -> Option<String> {
                 "pod {name} belongs to one node, and cannot leave it; give the claim to a Deployment or a StatefulSet"
             )),
             None if !evict_bare_pods => Some(format!(
-                "pod {name} has no controller that would create it again on the other node; delete it, or set evictBarePods and \
+                "pod {name} has no controller that would create it again; delete it, or set evictBarePods and \
                  create it again yourself"
             )),
             Some(_) | None => None,
@@ -166,10 +166,13 @@ fn of_target(case: &Case<'_>, node: &Node, is_named: bool) -> Option<String> {
     if !case.class.is_some_and(|class| allows(class, node)) {
         return Some(format!("allowedTopologies of the StorageClass leave out node {target}"));
     }
-    // Pods that come back to their node fit there.
-    let pods = if case.stays_on_node() { &[] } else { case.pods };
-    if let Some(why) = keeps_pods_out(node, pods) {
-        return Some(why);
+    // Pods that come back to their node fit there, and may be away until it is uncordoned.
+    let kept_out = match case.stays_on_node() {
+        true => is_out_of_service(node),
+        false => keeps_pods_out(node, case.pods),
+    };
+    if kept_out.is_some() {
+        return kept_out;
     }
     let taints = || node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let mut keeps_away = taints().filter(|taint| taint.effect == "NoSchedule" || taint.effect == "NoExecute");
@@ -192,12 +195,18 @@ pub fn keeps_pods_out(node: &Node, pods: &[Arc<Pod>]) -> Option<String> {
     if is_cordoned(node) {
         return Some(format!("node {target} is cordoned, so that no pod could follow; uncordon it"));
     }
-    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    if taints.any(|taint| taint.key == OUT_OF_SERVICE) {
-        return Some(format!("node {target} is out of service"));
+    if let Some(why) = is_out_of_service(node) {
+        return Some(why);
     }
     let why = pods.iter().find_map(|pod| obstacle(pod, node))?;
     Some(format!("no pod could follow to node {target}: {why}"))
+}
+
+/// Returns a text for people if an administrator says that a node is shut down.
+pub fn is_out_of_service(node: &Node) -> Option<String> {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let is_off = taints.any(|taint| taint.key == OUT_OF_SERVICE);
+    is_off.then(|| format!("node {} is out of service", node.name_any()))
 }
 
 /// A pod can run only where all its volumes are.

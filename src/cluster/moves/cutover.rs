@@ -73,7 +73,11 @@ impl Moves {
         replica: &VolumeReplica,
         wanted: &Wanted,
     ) -> Result<Option<String>> {
+        // Pods that leave by themselves come back to their node when it is uncordoned.
+        let may_wait =
+            replica.spec.is_on_one_node() && !matches!(wanted, Wanted::Move { when: When::Now, .. });
         if matches!(wanted, Wanted::Move { .. })
+            && !may_wait
             && let Some(why) = self.keeps_pods_out(&replica.spec).await?
         {
             return Ok(Some(why));
@@ -272,7 +276,14 @@ impl Moves {
         if !view.is_promoted && node_state(node.as_ref()) == NodeState::Ready {
             return self.wait(replica, RETRY, &format!("node {lost} is Ready again")).await;
         }
-        let text = format!("Node {lost} is lost: the volume goes on with its copy on node {target}");
+        let text = match spec.is_on_one_node() {
+            true => format!(
+                "The disk of {} is lost: the volume goes on with its copy in {}",
+                spec.origin(),
+                spec.destination()
+            ),
+            false => format!("Node {lost} is lost: the volume goes on with its copy on node {target}"),
+        };
         self.events.warn(&spec.claim, "StandbyPromoted", &text).await;
         tracing::warn!(volume.id = spec.volume_id, node = lost, "the node is lost: its copy takes over");
         self.write(replica, |status| status.stale = true).await

@@ -28,7 +28,9 @@ impl Moves {
         else {
             return Ok(None);
         };
-        let is_there = request.stays_on_node(Some(&volume))
+        // With another class, the volume would not get its parameters.
+        let is_there = request.target.storage_class.is_none()
+            && request.stays_on_node(Some(&volume))
             && self.nodes.pool(node, &handle(&volume)).await.is_ok_and(|there| there.as_ref() == Some(pool));
         Ok(is_there.then(|| format!("the volume is in pool {pool} of node {node}")))
     }

@@ -93,7 +93,7 @@ impl Driver {
     }
 
     fn told_uses(&self, volume: &Volume, uses: &Result<Uses>) -> Option<String> {
-        if let Some(attachment) = volume.attachments.first() {
+        if let Some(attachment) = volume.attachments.first().filter(|_| volume.retired.is_none()) {
             return Some(format!("published to node {:?}", attachment.node_id));
         }
         if let Some(node) = volume.moved_to.as_ref().filter(|_| volume.retired.is_none()) {

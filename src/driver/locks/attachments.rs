@@ -20,7 +20,9 @@ impl Driver {
     /// How many volumes are published to the node.
     pub(crate) fn attached_to(&self, node_id: &str) -> usize {
         let volumes = self.store.volumes();
-        volumes.iter().filter(|volume| volume.attachments.iter().any(|a| a.node_id == node_id)).count()
+        // What a move has left has the attachments of its volume, and no caller ends these.
+        let volumes = volumes.iter().filter(|volume| volume.retired.is_none());
+        volumes.filter(|volume| volume.attachments.iter().any(|a| a.node_id == node_id)).count()
     }
 }
 

@@ -74,7 +74,7 @@ impl Driver {
                     directory: Some(volume.directory().clone()),
                     generation: *generation,
                     source: None,
-                    staged_before: staged_before.flatten(),
+                    staged_before: staged_before.unwrap_or_default(),
                     attachments: attachments.unwrap_or_default(),
                     ..completed
                 };
@@ -150,7 +150,13 @@ impl Driver {
     ///
     /// # Errors
     /// FAILED_PRECONDITION.
-    fn expect_source(&self, there: &Volume, copy: &Volume, becomes: &Becomes, stale: bool) -> Result<()> {
+    fn expect_source(
+        &self,
+        there: &Arc<Volume>,
+        copy: &Volume,
+        becomes: &Becomes,
+        stale: bool,
+    ) -> Result<()> {
         let (node, id, generation) = (self.node_id(), &there.id, there.generation);
         let is_sealed = there.moved_to.as_deref() == Some(node);
         let is_given_up = stale && there.moved_to.is_none() && self.unusable(there).is_some();
@@ -159,7 +165,8 @@ impl Driver {
             && generation.checked_add(1) == Some(becomes.generation)
             && copy.id.node_key() == self.node_key.as_str();
         match is_source && (is_sealed || is_given_up) {
-            true => self.expect_unused(there),
+            // If its pool has failed, it was not sealed, and kubelet keeps it staged for a pod that waits.
+            true => self.unstage_for_move(there).and_then(|()| self.expect_unused(there)),
             false => Err(Error::InUse(format!(
                 "node {node:?} has volume {id}, with generation {generation}; retire it before copy {} takes its id over",
                 copy.id

@@ -18,8 +18,7 @@ impl Driver {
         let Some(volume) = self.store.get(id) else { return Ok(()) };
         expect_deletable(&volume, request)?;
         self.pulls.forget(id);
-        // Kubernetes published the volume under the id that its copy has now.
-        self.delete(&Volume { attachments: Vec::new(), ..(*volume).clone() })
+        self.delete(&volume)
     }
 }
 

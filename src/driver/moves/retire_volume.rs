@@ -27,9 +27,16 @@ impl Driver {
             };
         };
         check::is_no_copy(&volume)?;
-        // Its copy was in another pool of this node, and CompleteCopy has retired it.
-        if volume.generation == by && self.store.get(&left).is_some() {
-            return Ok(left);
+        // Its copy was in another pool of this node: only CompleteCopy retires it, since nothing else says that the copy has its data.
+        if retired.node_id == self.node_id() {
+            return match volume.generation >= by {
+                true => Ok(left),
+                false => Err(Error::InUse(format!(
+                    "node {:?} has generation {} of volume {id}, whose copy has not taken over the id",
+                    self.node_id(),
+                    volume.generation
+                ))),
+            };
         }
         if volume.generation >= by {
             return Err(Error::InUse(format!(

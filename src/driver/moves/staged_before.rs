@@ -10,6 +10,9 @@ use crate::driver::{Driver, settled};
 use crate::error::Result;
 use crate::model::{Volume, pod_uid_in};
 
+/// A part of the paths at which kubelet stages volumes.
+const STAGING: &str = "/plugins/kubernetes.io/csi/";
+
 impl Driver {
     /// Unstages a sealed volume if it is staged and nothing else uses it. The record says so first: a crash leaves a volume that is still
     /// staged, or one that is staged again.
@@ -20,19 +23,16 @@ impl Driver {
         let paths = self.paths_of_use(volume)?;
         let (place, presence) = (self.place(volume, &paths), presence_of(&volume.content));
         let uses = settled(|| presence.uses(place))?;
-        let Some(staging) = staged_only(volume, &uses) else { return Ok(()) };
-        let target = match volume.is_block() {
-            // It has no mount at its staging path, and any path will do.
-            true => resolve(&self.os, Path::new("/dev"))?,
-            false => match self.mount_target(Path::new(&staging)) {
-                Ok(target) => target,
-                // An administrator has mounted it elsewhere.
-                Err(_) => return Ok(()),
-            },
-        };
-        let staging = Some(staging);
-        if volume.staged_before != staging {
-            self.record(Volume { staged_before: staging, ..(**volume).clone() })?;
+        let Some(target) = self.only_staged(volume, &uses)? else { return Ok(()) };
+        let mut staged: Vec<String> =
+            uses.all().filter_map(|mount| Some(mount.target.to_str()?.to_owned())).collect();
+        staged.sort();
+        staged.dedup();
+        if volume.is_block() {
+            staged = vec![String::new()];
+        }
+        if volume.staged_before != staged {
+            self.record(Volume { staged_before: staged, ..(**volume).clone() })?;
         }
         presence.unstage(place, &target, &uses)?;
         self.bound.forget(target.path());
@@ -40,33 +40,52 @@ impl Driver {
         Ok(())
     }
 
-    /// Forgets that a caller takes a volume for staged: it stages or unstages the volume itself.
+    /// Returns where a volume is staged, if that is all that uses it; for a raw block volume, which has no mount there, any path.
     ///
     /// # Errors
     /// The kernel's.
-    pub(in crate::driver) fn forget_staged_before(&self, volume: &Arc<Volume>) -> Result<Arc<Volume>> {
-        match volume.staged_before.is_some() {
-            true => self.record(Volume { staged_before: None, ..(**volume).clone() }),
+    fn only_staged(&self, volume: &Volume, uses: &Uses) -> Result<Option<Target>> {
+        if volume.is_block() {
+            let is_only = uses.all().next().is_none() && !uses.loops.is_empty();
+            return is_only.then(|| resolve(&self.os, Path::new("/dev"))).transpose();
+        }
+        for mount in uses.all().filter(|mount| self.is_of_kubelet(&mount.target)) {
+            // The kernel may show one mount at several paths.
+            if uses.are_last_at(&self.os, &mount.target)? {
+                return Ok(self.mount_target(&mount.target).ok());
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reports whether kubelet may have staged a volume at a path: no pod has it there, and no administrator has mounted it there.
+    fn is_of_kubelet(&self, path: &Path) -> bool {
+        let is_its = |path: &str| match self.pools.kubelet_dir() {
+            Some(directory) => Path::new(path).starts_with(directory),
+            None => path.contains(STAGING),
+        };
+        path.to_str().is_some_and(|path| pod_uid_in(path).is_none() && is_its(path))
+    }
+
+    /// Forgets that a caller takes a volume for staged at this path: it stages or unstages the volume there itself.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(in crate::driver) fn forget_staged_before(
+        &self,
+        volume: &Arc<Volume>,
+        path: &Path,
+    ) -> Result<Arc<Volume>> {
+        let is_there = |path: &Path| self.was_staged_at(volume, path);
+        match is_there(path) || resolve(&self.os, path).is_ok_and(|target| is_there(target.path())) {
+            true => self.record(Volume { staged_before: Vec::new(), ..(**volume).clone() }),
             false => Ok(Arc::clone(volume)),
         }
     }
 
     /// Reports whether a caller takes the volume for staged at this path because a move has unstaged it.
-    pub(in crate::driver) fn was_staged_at(&self, volume: &Volume, staging: &Target) -> bool {
-        let before = volume.staged_before.as_deref();
-        before.is_some_and(|before| volume.is_block() || Path::new(before) == staging.path())
-    }
-}
-
-/// Returns where a volume is staged, if that is all that uses it; empty for a raw block volume.
-fn staged_only(volume: &Volume, uses: &Uses) -> Option<String> {
-    let mut targets: Vec<&Path> = uses.all().map(|mount| mount.target.as_path()).collect();
-    targets.dedup();
-    match (targets.as_slice(), volume.is_block()) {
-        ([], true) if !uses.loops.is_empty() => Some(String::new()),
-        ([only], false) if uses.partial.is_empty() => {
-            only.to_str().filter(|path| pod_uid_in(path).is_none()).map(str::to_owned)
-        }
-        _ => None,
+    pub(in crate::driver) fn was_staged_at(&self, volume: &Volume, path: &Path) -> bool {
+        let mut before = volume.staged_before.iter();
+        before.any(|before| volume.is_block() || Path::new(before) == path)
     }
 }

@@ -55,6 +55,10 @@ pub(crate) fn may_change(volume: &Volume) -> Result<()> {
     is_no_copy(volume)?;
     match &volume.moved_to {
         None => Ok(()),
+        Some(_) if volume.moves_within_node() => Err(Error::InUse(format!(
+            "volume {} is sealed, because its data move to another pool of this node: it can be used when that has ended",
+            volume.id
+        ))),
         Some(node) => Err(Error::InUse(format!(
             "volume {} is sealed, because its data move to node {node:?}: it cannot be used here any more",
             volume.id

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hostloop::model::PoolName;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -14,7 +15,9 @@ use super::writer::Log;
 use super::{Moves, PATIENCE, objects};
 use crate::calls::{Client, Failure};
 use crate::harness::{Cluster, NODES};
+use crate::kubernetes::control::node_of;
 use crate::kubernetes::{Kubernetes, NAMESPACE, key};
+use crate::machine::FAST;
 
 /// A claim with its pod.
 pub struct Claim {
@@ -209,6 +212,16 @@ impl Claim {
         self.until("it has the copies that it is to have", |kubernetes| self.is_guarded(kubernetes)).await
     }
 
+    /// The place of the volume, and a pool there, if it moves within its node.
+    fn pool(&self) -> Option<String> {
+        if !crate::run::is_within() || self.moves.below(3) == 0 {
+            return None;
+        }
+        let pool = [PoolName::DEFAULT, FAST, FAST][self.moves.below(3)];
+        let (volume, _) = self.moves.with(|kubernetes| kubernetes.volume_of(&self.claim))?;
+        Some(format!("{}/{pool}", node_of(&volume)))
+    }
+
     fn node(&self) -> String {
         match self.moves.below(NODES + 1) {
             NODES => "any".to_owned(),
@@ -234,7 +247,7 @@ impl Claim {
         let keeps = self.moves.standby && self.moves.below(4) == 0;
         let is_lent = self.moves.below(2) == 0 || self.scene == Scene::Lent;
         let target = self.node_of_copy().filter(|_| is_lent);
-        let target = target.unwrap_or_else(|| self.node());
+        let target = target.or_else(|| self.pool()).unwrap_or_else(|| self.node());
         Plan { target, now, cancels, cancels_in, changes, deletes, cordons, keeps }
     }
 
@@ -249,9 +262,10 @@ impl Claim {
             for (claim, name) in self.wished() {
                 let wish = key("volumemoves", NAMESPACE, &name);
                 if let Some(target) = target {
-                    let node = (target != "any").then_some(target);
+                    let (node, pool) = target.split_once('/').map_or((target, None), |(node, pool)| (node, Some(pool)));
+                    let node = (node != "any").then_some(node);
                     let when = if plan.now { "Now" } else { "PodsLeave" };
-                    let spec = json!({"claimName": claim, "target": {"node": node}, "when": when, "keepSource": plan.keeps});
+                    let spec = json!({"claimName": claim, "target": {"node": node, "pool": pool}, "when": when, "keepSource": plan.keeps});
                     let metadata = json!({"name": name, "namespace": NAMESPACE});
                     kubernetes.create(wish, json!({"metadata": metadata, "spec": spec}));
                 }

@@ -138,6 +138,8 @@ impl Moves {
     /// What a new claim asks for.
     fn order(&self, scene: Scene) -> Order {
         let kind = [Kind::Block, Kind::Directory][self.below(2)];
+        // Directories have one pool only.
+        let kind = if crate::run::is_within() { Kind::Block } else { kind };
         let spec = |kind| Spec { bytes: 64 * MIB, ..Spec::new(kind) };
         if !self.standby {
             return Order { spec: spec(kind), standby: Standby::Nobody };

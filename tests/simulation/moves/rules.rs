@@ -303,7 +303,9 @@ impl Seen {
         let volume = text(replica, "/spec/persistentVolume/name");
         // The trial came after the object was read that this one replaces.
         let was_tried = trials.get(volume).zip(self.at).is_some_and(|(tried, at)| *tried >= at);
-        if phase == "CuttingOver" && !was_tried {
+        // A move within a node changes no PersistentVolume.
+        let is_within = replica["spec"]["sourceNode"] == replica["spec"]["targetNode"];
+        if phase == "CuttingOver" && !was_tried && !is_within {
             return Some(format!("rule 8: a cutover without a trial: {replica}"));
         }
         if phase == "CuttingOver"

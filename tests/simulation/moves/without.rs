@@ -41,7 +41,10 @@ impl Claim {
         };
         let moves = |kubernetes: &mut Kubernetes| {
             let all = self.replicas(kubernetes);
-            all.iter().any(|replica| is_in(replica, &CUTOVER))
+            // The node of the copy may be that of the volume, without which no pod gets it.
+            all.iter().any(|replica| {
+                is_in(replica, &CUTOVER) && replica["spec"]["sourceNode"] != replica["spec"]["targetNode"]
+            })
         };
         if !self.moves.with(moves) {
             return;

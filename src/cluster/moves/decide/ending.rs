@@ -85,6 +85,10 @@ pub(super) fn retiring(view: &View) -> Step {
         None if view.is_deleted && matches!(view.source, Says::Silent(_)) => {
             Step::Wait(LONG, is_awaited(view, "has to hear that the volume has moved"))
         }
+        // Its node has an earlier state file, and the copy is a copy again.
+        None if view.spec.is_on_one_node() && has(&view.source, view.spec.generation) => {
+            Step::Enter(ReplicaPhase::Completing, "the copy takes over the id of the volume again".to_owned())
+        }
         None => Step::Retire,
         Some(_) if view.is_deleted => left(view),
         Some(_) if view.status.stale => Step::Enter(
@@ -205,6 +209,12 @@ fn may_be_the_only_one(view: &View, generation: u64) -> Step {
 fn taken_back(view: &View) -> Step {
     let node = &view.spec.target_node;
     let reclaimed = view.spec.reclaimed_generation();
+    // A completion that was on its way has ended.
+    let has_become = view.target == Says::Has(view.spec.next_generation());
+    if view.spec.is_on_one_node() && has_become && !view.status.reclaimed {
+        let why = format!("the volume is in {}", view.spec.destination());
+        return Step::Enter(ReplicaPhase::Retiring, why);
+    }
     if !view.status.reclaimed {
         return match view.source {
             // Both are lost, and an administrator knows it.
@@ -234,6 +244,8 @@ fn taken_back(view: &View) -> Step {
         _ if is_gone(view) => Step::Enter(ReplicaPhase::Stranded, has_gone_with(view)),
         // The volume has moved there since.
         (Says::Nothing, Says::Has(generation)) if *generation >= reclaimed => Step::Release,
+        // What the node has is the volume.
+        (Says::Nothing, _) if view.spec.is_on_one_node() => Step::Release,
         (Says::Nothing, Says::Has(_) | Says::Nothing | Says::Deleted) => Step::RetireCopy,
         (Says::Has(_) | Says::Unusable(..), _)
             if view.is_deleted || has(&view.source, reclaimed) || view.source == Says::Deleted =>

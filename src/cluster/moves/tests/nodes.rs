@@ -283,6 +283,13 @@ impl Nodes for FakeNodes {
             if held.contains_key(&left) && held.get(&spec.volume_id).is_none_or(is_replaced) {
                 return Ok(left);
             }
+            if spec.is_on_one_node() {
+                return match held.get(&spec.volume_id) {
+                    Some(volume) if volume.generation >= spec.next_generation() => Ok(left),
+                    Some(_) => in_use("its copy has not taken over the id"),
+                    None => missing(&spec.volume_id),
+                };
+            }
             let mut volume = match held.get(&spec.volume_id) {
                 None => return missing(&spec.volume_id),
                 Some(volume) if volume.generation > spec.generation => {

@@ -196,6 +196,72 @@ fn whatever_ends_a_move_within_a_node_there_is_one() {
     }
 }
 
+/// kubelet repeats NodePublishVolume, and sends no NodeStageVolume.
+#[test]
+fn whatever_ends_a_publish_stages_the_volume_again() {
+    let within = Within::new();
+    within.cut_over().expect("it has moved");
+    within.pair.source.kernel.clear_steps();
+    within.publish("next").expect("published");
+    for n in 1..=within.pair.source.kernel.steps().len() {
+        for kill in ways(n, &[Kill::Before, Kill::After]) {
+            let mut within = Within::new();
+            let left = within.cut_over().expect("it has moved");
+            within.pair.source.kernel.kill_at(n, kill);
+            drop(within.publish("next"));
+            within.pair.restart_source();
+            within.publish("next").unwrap_or_else(|error| panic!("step {n}, {kill:?}: {error}"));
+            let volume = within.pair.source.driver.store().get(&within.vol.id.parse().expect("an id"));
+            assert_eq!(volume.expect("a volume").staged_before, [""; 0], "step {n}, {kill:?}");
+            within.is_moved(&left, &format!("step {n}, {kill:?}"));
+        }
+    }
+}
+
+/// kubelet keeps it staged for a pod that waits, and the pool of the volume has failed.
+#[test]
+fn a_copy_goes_on_if_the_earlier_disk_fails() {
+    let within = Within::new();
+    within.seal().expect("sealed");
+    within.update().expect("the last pass");
+    let volume_id = within.vol.id.clone();
+    let unsealed = unsealed(&within.pair, &within.pair.source, &volume_id);
+    let request = peer::SealVolumeRequest { volume_id, moved_to: String::new(), generation: 0, unsealed };
+    within.pair.runtime.block_on(within.peer().seal_volume(request)).expect("opened");
+    within.publish("pod").expect("staged again");
+    within.unpublish("pod");
+    within.pair.source.kernel.remove_file(within.vol.image()).expect("it was there");
+    let request = peer::CompleteCopyRequest {
+        volume_id: within.copy.clone(),
+        source_volume_id: within.vol.id.clone(),
+        generation: 1,
+        stale: true,
+        ..Default::default()
+    };
+    within.pair.runtime.block_on(within.peer().complete_copy(request)).expect("it takes the id over");
+    let left = within.retire().expect("it is retired");
+    within.is_moved(&left, "its pod gets the copy");
+}
+
+/// Only a copy that has taken over the id says that the earlier data may go.
+#[test]
+fn a_volume_is_not_retired_for_its_own_node() {
+    let within = Within::new();
+    within.seal().expect("sealed");
+    let refused = within.retire().expect_err("its copy is a copy");
+    assert!(refused.message().contains("has not taken over the id"), "{refused}");
+    within.update().expect("the last pass");
+    within.complete().expect("complete");
+    let left = within.retire().expect("it is retired");
+    let request = peer::DeleteCopyRequest {
+        volume_id: left.clone(),
+        source_volume_id: within.vol.id.clone(),
+        generation: 1,
+    };
+    within.pair.runtime.block_on(within.peer().delete_copy(request)).expect("deleted");
+    assert_eq!(within.retire().expect("again"), left, "also when it is gone");
+}
+
 /// Between the two records of a completion, the id is in use.
 #[test]
 fn an_id_is_never_free_during_a_completion() {
