@@ -144,6 +144,36 @@ fn a_whole_file_is_right_about_a_record_that_differs() {
     assert_eq!(world.rig.kernel.read_file(STATE).expect("read"), before, "a mark alone deletes nothing");
 }
 
+/// A volume has moved to another pool of the node, and the record in the earlier pool could not be written.
+#[test]
+fn the_later_generation_of_two_is_the_volume() {
+    for (earlier, later) in [("default", "fast"), ("fast", "default")] {
+        let mut world = World::new();
+        let [old, new] = [("old", earlier), ("new", later)]
+            .map(|(name, pool)| world.rig.made(create_with(name, &[("pool", pool)])));
+        let pool = if later == "fast" { FAST } else { DATA };
+        let path = format!("{pool}/volumes/{}/volume.json", new.id);
+        let record = Beside::read(&world.rig.kernel.read_file(&path).expect("read")).expect("a record");
+        let Subject::Volume(volume) = record.subject.clone() else { panic!("{record:?}") };
+        let id = old.id.parse().expect("an id");
+        let subject =
+            Subject::Volume(Volume { id, directory: Some(volume.id.clone()), generation: 1, ..volume });
+        let text = Beside { subject, ..record }.text().expect("JSON");
+        world.lose_state();
+        world.rig.kernel.remove_file(&path).expect("remove");
+        world.rig.kernel.write_file(&path, &text).expect("write");
+        let report = world.run(Verb::Rebuild, Wishes::default());
+        assert!(
+            report.text.contains("another directory has a later generation"),
+            "{earlier}: {}",
+            report.text
+        );
+        let get = csi::ControllerGetVolumeRequest { volume_id: old.id.clone() };
+        let found = world.rig.ok(get).volume.expect("a volume");
+        assert_eq!(found.volume_context["pool"], later, "{earlier}");
+    }
+}
+
 #[test]
 fn nothing_is_changed_without_yes() {
     let world = World::new();
