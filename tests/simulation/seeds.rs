@@ -69,7 +69,8 @@ fn all_pass(seeds: std::ops::Range<u64>, within: bool) {
     let said = all(seeds.into_iter(), within);
     let failed: Vec<&String> = said.iter().filter(|verdict| !verdict.starts_with("PASSED")).collect();
     println!("{count} seeds, {} failed", failed.len());
-    assert!(failed.is_empty(), "replay one with make simulate SEED=<seed>: {failed:#?}");
+    let how = if within { format!("{WITHIN}=1 ") } else { String::new() };
+    assert!(failed.is_empty(), "replay one with {how}make simulate SEED=<seed>: {failed:#?}");
 }
 
 fn number(name: &str) -> Option<u64> {
