@@ -323,7 +323,7 @@ test-workflows: deps-test ## Check the workflows of .github: their syntax, that 
 test-e2e: deps driver ## Test the chart in a Kubernetes of three nodes on this machine: a volume's whole life, and what needs other nodes (root)
 	@echo '==> test-e2e'
 	tests/e2e/power-test
-	HOSTLOOP_E2E_BINARY="$$(realpath $(DRIVER))" tests/e2e/local whole-life immediate other-node spread move
+	HOSTLOOP_E2E_BINARY="$$(realpath $(DRIVER))" tests/e2e/local whole-life immediate other-node spread move move-pool
 
 # As with TARGET_DIR. What a caller of make sets is in the environment.
 SIDECARS = $${SIDECAR_BIN:+$$(realpath -m -- "$$SIDECAR_BIN")}
