@@ -24,6 +24,8 @@ const STAGING: &str = "/var/lib/kubelet/plugins/kubernetes.io/csi/hostloop.csi.d
 enum Holds {
     Files,
     Blocks,
+    /// A directory with an enforced size.
+    Tree,
 }
 
 impl Holds {
@@ -31,6 +33,7 @@ impl Holds {
         let (block, fs_type) = match self {
             Holds::Files => (false, "ext4".to_owned()),
             Holds::Blocks => (true, String::new()),
+            Holds::Tree => (false, String::new()),
         };
         Access { block, fs_type, mount_options: Vec::new(), modes: vec!["ReadWriteOnce".to_owned()] }
     }
@@ -43,15 +46,26 @@ impl Holds {
                 AccessType::Mount(MountVolume { fs_type: "ext4".to_owned(), ..Default::default() })
             }
             Holds::Blocks => AccessType::Block(BlockVolume {}),
+            Holds::Tree => AccessType::Mount(MountVolume::default()),
         };
         let access_mode = Some(AccessMode { mode: Mode::SingleNodeMultiWriter.into() });
         csi::VolumeCapability { access_mode, access_type: Some(access_type) }
     }
 
+    fn parameters(self) -> std::collections::HashMap<String, String> {
+        let parameters: &[(&str, &str)] = match self {
+            Holds::Files | Holds::Blocks => &[],
+            Holds::Tree => &[("backend", "directory"), ("enforcement", "required")],
+        };
+        parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
     /// Where a pod with this uid has the volume.
     fn target(self, pod: &str) -> String {
         match self {
-            Holds::Files => format!("/var/lib/kubelet/pods/{pod}/volumes/kubernetes.io~csi/pvc-1/mount"),
+            Holds::Files | Holds::Tree => {
+                format!("/var/lib/kubelet/pods/{pod}/volumes/kubernetes.io~csi/pvc-1/mount")
+            }
             Holds::Blocks => {
                 format!("/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pvc-1/{pod}")
             }
@@ -72,6 +86,7 @@ impl Case {
         let processes = Processes::with_two_pools(&["a"]).await;
         let request = csi::CreateVolumeRequest {
             volume_capabilities: vec![holds.capability()],
+            parameters: holds.parameters(),
             ..volume("v", SIZE, &["a"])
         };
         let made = processes.create(request).await.unwrap();
@@ -133,14 +148,16 @@ impl Case {
 
     fn file(&self, pod: &str) -> String {
         match self.holds {
-            Holds::Files => format!("{}/data", self.holds.target(pod)),
+            Holds::Files | Holds::Tree => format!("{}/data", self.holds.target(pod)),
             Holds::Blocks => self.holds.target(pod),
         }
     }
 
     fn write(&self, pod: &str, text: &str) {
         match self.holds {
-            Holds::Files => self.node().kernel.write_file(self.file(pod), text.as_bytes()).unwrap(),
+            Holds::Files | Holds::Tree => {
+                self.node().kernel.write_file(self.file(pod), text.as_bytes()).unwrap()
+            }
             Holds::Blocks => self.node().kernel.write(self.file(pod), 0, text.as_bytes()).unwrap(),
         }
     }
@@ -166,7 +183,12 @@ impl Case {
             target: replica.target_node.clone(),
             bytes: SIZE as u64,
             access: self.holds.access(),
-            parameters: [("pool".to_owned(), pool.to_owned())].into(),
+            parameters: self
+                .holds
+                .parameters()
+                .into_iter()
+                .chain([("pool".to_owned(), pool.to_owned())])
+                .collect(),
             mutable_parameters: Default::default(),
         }
     }
@@ -262,6 +284,11 @@ async fn files_move_to_another_pool_and_back() {
 #[tokio::test]
 async fn blocks_move_to_another_pool_and_back() {
     moves_with_pods(Holds::Blocks).await;
+}
+
+#[tokio::test]
+async fn a_directory_moves_to_another_pool_and_back() {
+    moves_with_pods(Holds::Tree).await;
 }
 
 #[tokio::test]

@@ -122,6 +122,7 @@ impl Processes {
     pub async fn with_two_pools(ids: &[&str]) -> Processes {
         let add = |kernel: &FakeKernel, settings: &mut Settings| {
             kernel.add_disk(FAST_DIR, FsType::Xfs, 1 << 40);
+            [DATA_DIR, FAST_DIR].iter().for_each(|pool| kernel.set_quotas(pool, true));
             let (name, path) = ("fast".parse().unwrap(), FAST_DIR.into());
             settings.pools.extend(settings.pools.first().cloned().map(|pool| PoolSettings {
                 name,
