@@ -22,6 +22,8 @@ pub struct Case<'a> {
     pub claim: &'a PersistentVolumeClaim,
     pub volume: Option<&'a PersistentVolume>,
     pub class: Option<&'a StorageClass>,
+    /// The one whose parameters the copy gets, if that is another one.
+    pub target_class: Option<&'a StorageClass>,
     /// All pods of the namespace that use the claim and are not at their end, on whatever node.
     pub pods: &'a [Arc<Pod>],
     /// The other claims that these pods use.
@@ -163,7 +165,8 @@ fn of_target(case: &Case<'_>, node: &Node, is_named: bool) -> Option<String> {
         Some(_) => {}
         None => return Some("the nodes with the driver are not known yet".to_owned()),
     }
-    if !case.class.is_some_and(|class| allows(class, node)) {
+    let allows_it = |class: Option<&StorageClass>| class.is_some_and(|class| allows(class, node));
+    if !allows_it(case.class) || case.target_class.is_some() && !allows_it(case.target_class) {
         return Some(format!("allowedTopologies of the StorageClass leave out node {target}"));
     }
     // Pods that come back to their node fit there, and may be away until it is uncordoned.
@@ -310,6 +313,7 @@ mod tests {
                 driver: "d",
                 claim: &claim,
                 volume: Some(&volume),
+                target_class: None,
                 class: Some(&class),
                 pods: &pods,
                 companions: &[],

@@ -248,6 +248,10 @@ impl Moves {
         if let Some(why) = self.unfit_class(request, volume).await? {
             return Ok(Err(why));
         }
+        let target_class = match &request.target.storage_class {
+            Some(name) => self.class(name).await?,
+            None => None,
+        };
         let pods = self.seen.pods.state_filter(|pod| {
             pod.namespace().as_ref() == Some(&namespace)
                 && !has_ended(pod)
@@ -278,6 +282,7 @@ impl Moves {
             claim,
             volume,
             class: class.as_deref(),
+            target_class: target_class.as_deref(),
             pods: &pods,
             companions: &companions,
             asked_for: &asked_for,

@@ -195,6 +195,20 @@ async fn a_class_of_another_kind_is_refused() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_class_that_leaves_the_node_out_is_refused() {
+    let mut world = world().await;
+    let terms =
+        json!([{"matchLabelExpressions": [{"key": "topology.hostloop.csi.dev/node", "values": ["n2"]}]}]);
+    let class =
+        json!({"metadata": {"name": "other"}, "provisioner": "hostloop.csi.dev", "allowedTopologies": terms});
+    world.server.with(|k| k.create(key("storageclasses", "", "other"), class));
+    world.ask(json!({"when": "Now", "target": {"node": "n1", "pool": "fast", "storageClass": "other"}}));
+    world.ticks(5).await;
+    let (phase, message) = world.asked();
+    assert!(phase == Some(MovePhase::Refused) && message.contains("allowedTopologies"), "{message}");
+}
+
 /// The copy gets the parameters of the class that is asked for, and the claim keeps its own.
 #[tokio::test(start_paused = true)]
 async fn a_copy_gets_the_parameters_of_a_class() {
