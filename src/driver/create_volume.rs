@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    Capability, Claim, Consistency, CopyOf, Phase, SizeRange, Volume, VolumeId, VolumeParameters,
+    Capability, Claim, Consistency, CopyOf, ObjectId, Phase, SizeRange, Volume, VolumeId, VolumeParameters,
     VolumeSource, format_exactly,
 };
 
@@ -65,14 +65,11 @@ impl Driver {
             claim,
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
-        let mut keys = vec![((&id).into(), Mode::Exclusive)];
         // What is pulled is locked where it is read. That may be this node: a volume that moves to another pool can be used meanwhile.
         let is_pulled = way.is_some() && self.remote_sources.is_some();
-        match named.as_ref().filter(|_| !is_pulled) {
-            Some(VolumeSource::Snapshot(source)) => keys.push((source.into(), Mode::Shared)),
-            Some(VolumeSource::Volume(source)) => keys.push((source.into(), Mode::Shared)),
-            None => {}
-        }
+        let local =
+            named.as_ref().filter(|_| !is_pulled).map(|source| (ObjectId::from(source).into(), Mode::Shared));
+        let keys = local.into_iter().chain([((&id).into(), Mode::Exclusive)]);
         let guard = self.lock_all(keys);
         if let (Err(_), Some(source), Some(way)) = (&guard, &named, &way) {
             // Perhaps it is pulled at this moment, from a node that has moved meanwhile, with a permit that ends.

@@ -44,10 +44,8 @@ impl Moves {
         let claim = request.claim;
         let volume = self.volume_of_claim(claim).await?;
         let stays = request.stays_on_node(volume.as_deref());
-        if let (true, Target { node: Some(node), pool: None, .. }) = (stays, &request.target) {
-            return Ok(Err(format!(
-                "the volume is on node {node} already; name the pool to move it within the node"
-            )));
+        if let Some(why) = request.lacks_pool(stays) {
+            return Ok(Err(why));
         }
         if let Some(spec) = self.adoption(request, volume.as_deref()).await? {
             return self.create_replica(spec, &mut *self.created.lock().await).await;
@@ -62,13 +60,9 @@ impl Moves {
         };
         let volume_id = handle(&volume);
         // Before the lock: a node that answers late delays no other copy.
-        let generation = match self.nodes.find(&source, &volume_id).await {
-            Ok(Presence::Has(generation)) => generation,
-            Ok(Presence::Unusable(why)) => return Ok(Err(format!("node {source}: {why}"))),
-            Ok(Presence::Deleted | Presence::Nothing) => {
-                return Ok(Err(format!("node {source} does not have volume {volume_id}")));
-            }
-            Err(error) => return Ok(Err(format!("node {source}: {error}"))),
+        let generation = match self.generation_at(&source, &volume_id).await {
+            Ok(generation) => generation,
+            Err(why) => return Ok(Err(why)),
         };
         let source_pool = match self.source_pool(request, &source, &volume_id, stays).await {
             Ok(pool) => pool,
@@ -106,6 +100,18 @@ impl Moves {
             requested_by: request.requested_by.clone(),
         };
         self.create_replica(spec, &mut created).await
+    }
+
+    /// Returns the generation of a volume at its node, or why no copy can be made of it.
+    async fn generation_at(&self, node: &str, volume_id: &str) -> std::result::Result<u64, String> {
+        match self.nodes.find(node, volume_id).await {
+            Ok(Presence::Has(generation)) => Ok(generation),
+            Ok(Presence::Unusable(why)) => Err(format!("node {node}: {why}")),
+            Ok(Presence::Deleted | Presence::Nothing) => {
+                Err(format!("node {node} does not have volume {volume_id}"))
+            }
+            Err(error) => Err(format!("node {node}: {error}")),
+        }
     }
 
     /// Reports whether a standby copy of a claim could be made on this node.

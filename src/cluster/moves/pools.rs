@@ -13,6 +13,12 @@ use crate::model::BackendKind;
 const BACKEND: &str = BackendKind::Loop.as_str();
 
 impl Request<'_> {
+    /// Returns why a volume that stays on its node is not moved: no pool is named.
+    pub(super) fn lacks_pool(&self, stays: bool) -> Option<String> {
+        let node = self.target.node.as_ref().filter(|_| stays && self.target.pool.is_none())?;
+        Some(format!("the volume is on node {node} already; name the pool to move it within the node"))
+    }
+
     /// Reports whether the volume is to stay on the node that its PersistentVolume names, in another pool.
     pub(super) fn stays_on_node(&self, volume: Option<&PersistentVolume>) -> bool {
         let node = volume.and_then(node_of);

@@ -65,22 +65,7 @@ impl Driver {
         let completed = Volume { copy_of: None, ..(*volume).clone() };
         match becomes {
             None => drop(self.record(completed)?),
-            Some(becomes @ Becomes { id, generation }) => {
-                let source = self.retire_source(becomes)?;
-                let (staged_before, attachments) =
-                    source.map(|source| (source.staged_before.clone(), source.attachments.clone())).unzip();
-                let became = Volume {
-                    id: id.clone(),
-                    directory: Some(volume.directory().clone()),
-                    generation: *generation,
-                    source: None,
-                    staged_before: staged_before.unwrap_or_default(),
-                    attachments: attachments.unwrap_or_default(),
-                    ..completed
-                };
-                // The directory keeps its name, so that this is one step. It also ends the record of an earlier move away.
-                self.record_as(volume_id, became)?;
-            }
+            Some(becomes) => self.become_volume(completed, becomes)?,
         }
         self.usage.forget(volume_id);
         tracing::info!(volume.id = %volume.id, ?becomes, stale, "the copy is a volume like any other");
@@ -100,6 +85,25 @@ impl Driver {
             }
             grown => grown,
         }
+    }
+
+    /// Gives a copy that is complete the id of its source.
+    fn become_volume(&self, completed: Volume, becomes: &Becomes) -> Result<()> {
+        let source = self.retire_source(becomes)?;
+        let (staged_before, attachments) =
+            source.map(|source| (source.staged_before.clone(), source.attachments.clone())).unzip();
+        let copy = completed.id.clone();
+        let became = Volume {
+            id: becomes.id.clone(),
+            directory: Some(completed.directory().clone()),
+            generation: becomes.generation,
+            source: None,
+            staged_before: staged_before.unwrap_or_default(),
+            attachments: attachments.unwrap_or_default(),
+            ..completed
+        };
+        // The directory keeps its name, so that this is one step. It also ends the record of an earlier move away.
+        self.record_as(&copy, became).map(drop)
     }
 
     /// Takes the id away from the source of a copy in another pool of this node, and returns what is left of it; `None` for a copy of another
