@@ -40,7 +40,7 @@ impl Driver {
     /// # Errors
     /// INVALID_ARGUMENT for a path outside of the administrator's directories and for what no volume can be made of; NOT_FOUND if
     /// there is neither a source nor a volume of it; FAILED_PRECONDITION if it is in use, damaged, or nothing may be adopted, and if
-    /// the volume is for another claim, or something else is at the path now;
+    /// the volume is for another claim, something else is at the path now, or it was written to after the copy;
     /// RESOURCE_EXHAUSTED without room; UNAVAILABLE if it changed meanwhile. After an error the source has all data, or the
     /// volume has them and a repeated request finishes.
     pub fn adopt_volume(&self, request: &AdoptVolume) -> Result<AdoptedVolume> {
@@ -146,7 +146,7 @@ impl Driver {
     /// kept in any case.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION if it is in use.
+    /// FAILED_PRECONDITION if it is in use, or was written to since it was copied.
     fn finish_again(
         &self,
         volume: &Arc<Volume>,
@@ -159,6 +159,9 @@ impl Driver {
     }
 
     /// Takes the source of a volume that is whole out of the way.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it was written to since it was copied: it stays in its place.
     fn finish(
         &self,
         volume: &Arc<Volume>,
@@ -187,6 +190,7 @@ impl Driver {
                 )));
             }
             (Some(source), false) => {
+                self.expect_unwritten(source, volume)?;
                 self.os.files.rename(&source.at(), &marked).doing(renaming)?;
                 self.os.files.sync_directory(around.parent()).doing(renaming)?;
                 true
@@ -200,7 +204,8 @@ impl Driver {
                 self.record(Volume { adopted, ..(**volume).clone() })?
             }
         };
-        if is_left && request.remove_source {
+        // A program that has it open may have gone on writing.
+        if is_left && request.remove_source && self.is_as_copied(&marked, &volume)? {
             let removing = || format!("remove {}", around.shown_marked(id).display());
             self.os.trees.remove(&marked).doing(removing)?;
             self.os.files.sync_directory(around.parent()).doing(removing)?;

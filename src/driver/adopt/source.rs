@@ -3,13 +3,14 @@
 //! The directory that it is in is held open, and no link below the administrator's directory is followed. So whoever may write there
 //! cannot lead the driver elsewhere.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{FileKind, FileStat, MountEntry, Os, Pinned, is_errno};
-use crate::model::{AdoptVolume, Settings, VolumeId};
+use crate::model::{AdoptVolume, Settings, Volume, VolumeId};
 
 use nix::errno::Errno;
 
@@ -56,6 +57,27 @@ impl Around {
     }
 }
 
+/// What a source is like. Only a change of it changes this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    tree: u64,
+    /// When the source's own inode changed. A rename changes it, too.
+    changed: Option<SystemTime>,
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since =
+            self.changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        write!(f, "{}{}.{:09}", of_tree(self.tree), since.as_secs(), since.subsec_nanos())
+    }
+}
+
+/// How the fingerprint of a tree that was renamed begins.
+fn of_tree(tree: u64) -> String {
+    format!("{tree:016x}-")
+}
+
 /// What is to become a volume.
 pub(super) struct Source {
     pub(super) around: Around,
@@ -73,6 +95,13 @@ impl Source {
         held.doing(|| format!("open {}", self.shown()))
     }
 
+    /// Looks at all of it.
+    pub(super) fn fingerprint(&self, os: &Os) -> Result<Fingerprint> {
+        let (at, looking) = (self.at(), || format!("look at {}", self.shown()));
+        let tree = os.trees.fingerprint(&at).doing(looking)?;
+        Ok(Fingerprint { tree, changed: os.files.changed(&at).doing(looking)? })
+    }
+
     /// For messages.
     pub(super) fn shown(&self) -> std::path::Display<'_> {
         self.around.real.display()
@@ -85,6 +114,34 @@ impl Source {
 }
 
 impl Driver {
+    /// Makes sure that the source of a copy is what it was when the copy began.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it is not.
+    pub(super) fn expect_unwritten(&self, source: &Source, volume: &Volume) -> Result<()> {
+        let Some(copied) = volume.adopted.as_ref().and_then(|adopted| adopted.fingerprint.as_deref()) else {
+            return Ok(());
+        };
+        if source.fingerprint(&self.os)?.to_string() == copied {
+            return Ok(());
+        }
+        let (id, shown) = (&volume.id, source.shown());
+        Err(Error::InUse(format!(
+            "{shown} was written to after it was copied to volume {id}, which does not have that; {shown} was left alone. To keep the \
+             volume without it, move {shown} elsewhere and repeat the request; to make a volume of {shown} anew, delete volume {id} \
+             first"
+        )))
+    }
+
+    /// Whether a source that was renamed to `marked` has what was copied, and nothing else.
+    pub(super) fn is_as_copied(&self, marked: &Path, volume: &Volume) -> Result<bool> {
+        let Some(copied) = volume.adopted.as_ref().and_then(|adopted| adopted.fingerprint.as_deref()) else {
+            return Ok(true);
+        };
+        let tree = self.os.trees.fingerprint(marked).doing(|| format!("look at {}", marked.display()))?;
+        Ok(copied.starts_with(&of_tree(tree)))
+    }
+
     /// Finds the directory that a source is in; `None` if that is gone.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod discard;
 mod exec;
 mod files;
 mod filesystems;
+mod fingerprint;
 mod freeze;
 mod holders;
 mod images;
