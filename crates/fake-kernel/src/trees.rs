@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
@@ -39,6 +39,25 @@ impl World {
             }
         }
         Ok(usage)
+    }
+
+    fn find(&self, directory: &Path, name: &str) -> Outcome<Option<PathBuf>> {
+        let top = self.walk(directory, Last::Keep)?;
+        let Node::Directory { .. } = &self.inode(top.node).node else { return Err(Errno::ENOTDIR) };
+        let mut todo = vec![(top, PathBuf::new())];
+        while let Some((place, path)) = todo.pop() {
+            let Node::Directory { now, .. } = &self.inode(place.node).node else { continue };
+            if now.contains_key(name) {
+                return Ok(Some(path.join(name)));
+            }
+            for below in now.keys() {
+                let child = self.child(&place, below)?;
+                if child.mount == place.mount {
+                    todo.push((child, path.join(below)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn fingerprint(&self, path: &Path) -> Outcome<u64> {
@@ -165,6 +184,10 @@ impl Trees for Process {
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {
         self.look("usage", directory.display(), |world| world.usage(directory))
+    }
+
+    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
+        self.look("find", directory.display(), |world| world.find(directory, name))
     }
 
     fn fingerprint(&self, path: &Path) -> io::Result<u64> {

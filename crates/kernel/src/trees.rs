@@ -1,7 +1,7 @@
 //! Directory trees.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hostloop_model::tree::{Entry, Item, Position};
 
@@ -63,6 +63,9 @@ pub trait Trees: Send + Sync {
     fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>>;
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
+    /// Returns the path in a directory of the first entry of this name in it or below, of any kind, as far as it can be told, or
+    /// its name; `None` if there is none. Never follows a link, never leaves the mount of the directory.
+    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>>;
     /// Returns a number for a file, or for a directory with everything below it: another one after each change of a name, an inode
     /// number, a size, a mode, an owner, or the time of the last change of a content or an inode (ctime, which no program can
     /// set). Of the top itself, its name and its ctime do not count, so that a rename of it changes nothing. It is the same in each

@@ -9,6 +9,7 @@
 
 mod contents;
 mod make;
+mod pools;
 mod source;
 
 use std::path::PathBuf;

@@ -10,12 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{FileKind, FileStat, MountEntry, Os, Pinned, is_errno};
-use crate::model::{AdoptVolume, Settings, Volume, VolumeId};
+use crate::model::{AdoptVolume, Volume, VolumeId};
 
 use nix::errno::Errno;
 
-/// The directories of a pool, or of the data directory, with what is hostloop's.
-const OWN: [&str; 3] = ["volumes", "snapshots", Settings::POOLS_DIR];
 /// How often who uses an image is asked again, each time after 10 ms.
 const TRIES: u32 = 200;
 /// The longest name of a file on Linux (NAME_MAX), in bytes.
@@ -27,6 +25,8 @@ const MARK: &str = ".adopted-";
 pub(super) struct Around {
     /// Where the source is, with the links of the administrator's directory resolved.
     real: PathBuf,
+    /// The administrator's directory, links resolved.
+    root: PathBuf,
     parent: Pinned,
     name: String,
 }
@@ -93,6 +93,21 @@ impl Source {
     pub(super) fn hold(&self, os: &Os) -> Result<Pinned> {
         let held = os.files.open_below(self.around.parent(), Path::new(&self.around.name));
         held.doing(|| format!("open {}", self.shown()))
+    }
+
+    /// Where it is, with the links of the administrator's directory resolved.
+    pub(super) fn real(&self) -> &Path {
+        &self.around.real
+    }
+
+    /// The administrator's directory that it is in, links resolved.
+    pub(super) fn root(&self) -> &Path {
+        &self.around.root
+    }
+
+    /// Its path in that directory.
+    pub(super) fn below(&self) -> &Path {
+        self.around.real.strip_prefix(&self.around.root).unwrap_or(Path::new(""))
     }
 
     /// Looks at all of it.
@@ -168,9 +183,12 @@ impl Driver {
             )));
         };
         let looking = || format!("look for {}", path.display());
-        let real = self.os.files.canonicalize(root).doing(looking)?.join(below);
+        let real_root = self.os.files.canonicalize(root).doing(looking)?;
         match self.os.files.open_below(root, below.parent().unwrap_or(Path::new(""))) {
-            Ok(parent) => Ok(Some(Around { real, parent, name: name.to_owned() })),
+            Ok(parent) => {
+                let (real, name) = (real_root.join(below), name.to_owned());
+                Ok(Some(Around { real, root: real_root, parent, name }))
+            }
             Err(error) if is_errno(&error, Errno::ENOENT) => Ok(None),
             Err(error) if is_errno(&error, Errno::ELOOP) => Err(Error::Invalid(format!(
                 "there is a symbolic link in {}, and none is followed below {}; give the path without it",
@@ -235,20 +253,7 @@ impl Driver {
                 mounted.target.display()
             )));
         }
-        for pool in self.pools.open() {
-            let id = self.os.mounts.mount_at(&pool.path).doing(looking)?;
-            let (around, place) = within(&mounts, id, &pool.path)?;
-            let is_its_own = |inside: &Path| match inside.strip_prefix(&place) {
-                Ok(below) => below.components().count() < 2 || OWN.iter().any(|own| below.starts_with(own)),
-                Err(_) => place.starts_with(inside),
-            };
-            if around.dev == mount.dev && is_its_own(&inside) {
-                return Err(Error::Invalid(format!(
-                    "{shown} belongs to pool {} or has it inside; what is to be adopted can be in a directory of its own in the pool",
-                    pool.name
-                )));
-            }
-        }
+        self.expect_no_pool(source, &mounts)?;
         match source.stat.kind {
             FileKind::File => self.expect_closed(source),
             _ => Ok(()),
@@ -290,7 +295,11 @@ impl Driver {
 ///
 /// # Errors
 /// UNAVAILABLE if the mounts changed meanwhile.
-fn within<'a>(mounts: &'a [MountEntry], id: u64, path: &Path) -> Result<(&'a MountEntry, PathBuf)> {
+pub(super) fn within<'a>(
+    mounts: &'a [MountEntry],
+    id: u64,
+    path: &Path,
+) -> Result<(&'a MountEntry, PathBuf)> {
     let mount = mounts.iter().find(|mount| mount.id == id);
     let place =
         mount.and_then(|mount| Some((mount, mount.root.join(path.strip_prefix(&mount.target).ok()?))));

@@ -387,6 +387,72 @@ fn a_path_elsewhere_is_not_adopted() {
 }
 
 #[test]
+fn a_pool_of_another_driver_is_not_adopted() {
+    let rig = rig();
+    let other = "driver=second.csi.dev\nnode=node-a\npool=default\nid=1\n";
+    for pool in ["/old/other", "/old/parent/sub/other"] {
+        rig.kernel.create_directories(pool);
+        rig.kernel.write_file(format!("{pool}/hostloop-pool"), other.as_bytes()).unwrap();
+    }
+    for image in ["/old/other/volumes/disk.img", "/old/other/a/b/disk.img"] {
+        rig.kernel.create_directories(Path::new(image).parent().unwrap());
+        make_image(&rig.kernel, image, FsType::Ext4, 100 << 20);
+    }
+    make_directory(&rig.kernel, "/old/other/a/pvc-1");
+    let refused = [
+        (image("/old/other/volumes/disk.img"), "/old/other/hostloop-pool"),
+        (image("/old/other/a/b/disk.img"), "/old/other/hostloop-pool"),
+        (directory("/old/other/a/pvc-1"), "/old/other/hostloop-pool"),
+        (directory("/old/other"), "/old/other/hostloop-pool"),
+        (directory("/old/parent"), "/old/parent/sub/other/hostloop-pool"),
+    ];
+    for (request, marker) in refused {
+        let why = rig.fails(Code::InvalidArgument, request);
+        assert!(why.contains(marker) && why.contains("another driver"), "{why}");
+    }
+    rig.kernel.remove_file("/old/parent/sub/other/hostloop-pool").unwrap();
+    rig.kernel.symlink("/old/other", "/old/parent/link");
+    rig.ok(directory("/old/parent"));
+}
+
+#[test]
+fn a_pool_that_is_closed_is_not_adopted() {
+    let kernel = machine_with_disk();
+    kernel.create_directories("/old/all/gone");
+    let adopt = flags();
+    let flags = [
+        "--adopt-from",
+        &adopt,
+        "--pool",
+        "gone=/old/all/gone,reserve=0",
+        "--pool",
+        "own=/old/own.img,kind=image,size=1Gi,fs=xfs",
+    ];
+    let rig = Rig::on(kernel, &flags);
+    rig.ok(create_with("v", &[("pool", "own")]));
+    for path in ["/old/all/gone", "/var/lib/hostloop/pools/own"] {
+        rig.kernel.remove_file(format!("{path}/hostloop-pool")).unwrap();
+    }
+    let rig = rig.restart_with(&flags);
+    for pool in ["gone", "own"] {
+        rig.fails(Code::ResourceExhausted, create_with("w", &[("pool", pool)]));
+    }
+    make_directory(&rig.kernel, "/old/all/gone/volumes/vol-1");
+    let refused = [
+        (directory("/old/all/gone"), "gone"),
+        (directory("/old/all/gone/volumes/vol-1"), "gone"),
+        (directory("/old/all"), "gone"),
+        (peer::AdoptVolumeRequest { block: true, ..image("/old/own.img") }, "own"),
+    ];
+    for (request, pool) in refused {
+        let why = rig.fails(Code::InvalidArgument, request);
+        assert!(why.contains(&format!("belongs to pool {pool}")), "{why}");
+    }
+    make_directory(&rig.kernel, "/old/all/beside");
+    rig.ok(directory("/old/all/beside"));
+}
+
+#[test]
 fn a_node_adopts_nothing_without_the_flag() {
     let rig = Rig::on(machine_with_disk(), &[]);
     make_image(&rig.kernel, &format!("{NEAR}/disk.img"), FsType::Ext4, 100 << 20);

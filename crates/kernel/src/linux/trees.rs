@@ -14,6 +14,7 @@ use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::super::{FileId, TreeWriter, Trees, Usage};
+use super::find::find;
 use super::fingerprint::fingerprint;
 use super::walk::{Visit, open_directory, walk};
 use super::{at, copy_tree, id_of, kind_bits, protected};
@@ -49,6 +50,10 @@ impl Trees for LinuxTrees {
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {
         usage(directory).map_err(at("usage of", directory))
+    }
+
+    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
+        find(directory, name).map_err(at("search", directory))
     }
 
     fn fingerprint(&self, path: &Path) -> io::Result<u64> {
