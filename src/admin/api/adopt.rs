@@ -2,6 +2,7 @@
 
 pub(in crate::admin) mod claim;
 mod foreign;
+pub(in crate::admin) mod others;
 pub(in crate::admin) mod record;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};

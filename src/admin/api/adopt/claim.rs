@@ -181,6 +181,7 @@ impl<N: Nodes> Session<N> {
         self.expect_no_pods(name).await?;
         let whole = seen.whole.clone().unwrap_or_default();
         let order = self.order(name, class, &whole).await?;
+        self.expect_sole(&seen.volume_name, &order).await?;
         let adoption = self.adopt(&AdoptionOrder { dry_run: true, ..order.clone() }).await?;
         self.tell(&order, &adoption);
         if !self.args.yes {
@@ -295,6 +296,8 @@ impl<N: Nodes> Session<N> {
     ) -> Result<Step, String> {
         self.expect_no_pods_running(name).await?;
         let order = self.order(name, class, recorded).await?;
+        let sole = self.expect_sole(&seen.volume_name, &order).await;
+        sole.map_err(|why| format!("{why}, and run the command again"))?;
         let volume = match self.adopt(&order).await {
             Ok(adoption) => {
                 self.tell(&order, &adoption);
