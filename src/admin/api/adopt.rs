@@ -2,6 +2,7 @@
 
 pub(in crate::admin) mod claim;
 mod foreign;
+mod give_up;
 pub(in crate::admin) mod others;
 pub(in crate::admin) mod record;
 

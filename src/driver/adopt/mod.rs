@@ -50,7 +50,10 @@ impl Driver {
         let made = self.made_of(request)?;
         if request.look {
             let nothing = AdoptedVolume { volume: None, way: None, left: None, made: false };
-            return Ok(made.map_or(nothing, |(volume, _guard)| answer(volume, None)));
+            return Ok(made.map_or(nothing, |(volume, _guard)| {
+                let left = self.whereabouts(&volume, request);
+                answer(volume, left)
+            }));
         }
         let source = self.find_source(request)?;
         if let Some((volume, _guard)) = made {
@@ -121,6 +124,17 @@ impl Driver {
             )));
         }
         Ok(Some((self.acknowledge_volume(volume)?, guard)))
+    }
+
+    /// Returns where the source of a copy is now, as far as it can be seen. In its place, it has the path of the request.
+    fn whereabouts(&self, volume: &Volume, request: &AdoptVolume) -> Option<PathBuf> {
+        let adopted = volume.adopted.as_ref().filter(|adopted| adopted.way != Taken::Renamed)?;
+        let around = self.around(request).ok().flatten()?;
+        if self.os.files.stat(&around.at()).ok()?.is_some_and(|found| found.id.ino == adopted.inode) {
+            return Some(request.path.clone());
+        }
+        let is_marked = self.os.files.stat(&around.marked(&volume.id)).ok()?.is_some();
+        is_marked.then(|| around.shown_marked(&volume.id))
     }
 
     /// Answers for a path that a volume was made of before.

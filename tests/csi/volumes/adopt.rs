@@ -296,6 +296,26 @@ fn a_look_needs_no_flag_and_no_source() {
 }
 
 #[test]
+fn a_look_says_where_the_source_is() {
+    for (request, path) in far_sources() {
+        let look = peer::AdoptVolumeRequest { look: true, ..request.clone() };
+        let rig = prepared(&path);
+        rig.ok(request.clone());
+        let is_rename = |step: &Step| step.name == "rename" && step.subject.contains(".adopted-");
+        let rename = rig.kernel.steps().into_iter().find(is_rename).unwrap().number;
+        let rig = prepared(&path);
+        rig.kernel.fail_at(rename, nix::errno::Errno::EIO);
+        assert!(rig.call(request.clone()).is_err());
+        let found = settled(|| rig.call(look.clone())).unwrap();
+        assert_eq!((found.made, found.left.as_str()), (true, path.as_str()));
+        let adopted = settled(|| rig.call(request.clone())).unwrap();
+        assert_eq!(rig.ok(look.clone()).left, adopted.left);
+        rig.kernel.os().trees.remove(Path::new(&adopted.left)).unwrap();
+        assert_eq!(rig.ok(look).left, "");
+    }
+}
+
+#[test]
 fn a_source_in_use_is_not_adopted() {
     let rig = rig();
     let path = format!("{NEAR}/disk.img");
