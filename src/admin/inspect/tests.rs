@@ -105,6 +105,7 @@ fn found() -> Found {
             known("v9", "n2", name("web", "lost")),
         ]),
         pods: Some(vec![user, waits]),
+        pods_of: None,
         snapshots: Some(vec![Cut {
             content: "c1".to_owned(),
             id: "s1".to_owned(),
@@ -162,6 +163,24 @@ fn pods_that_may_not_be_read_are_not_none() {
     assert_eq!(pods("v1"), Some(vec!["uid-1".to_owned()]), "its node says so");
     assert_eq!(pods("v2"), Some(Vec::new()), "its node says so");
     assert_eq!((pods("v9"), pods("v3")), (None, None));
+}
+
+#[test]
+fn pods_of_one_namespace_are_listed_with_n() {
+    let pods = |line: &str| match parse(line.split(' ').map(OsString::from)).unwrap().0 {
+        Command::Inspect(command) => {
+            super::wanted(&command, Some("own")).pods.map(|of| of.map(str::to_owned))
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(pods("hostloop volume data -n shop"), Some(Some("shop".to_owned())));
+    assert_eq!(pods("hostloop volume data"), Some(None), "its claim may be elsewhere");
+    let mut found = found();
+    found.objects.pods_of = Some("shop".to_owned());
+    let rows = super::volumes::all_rows(&found);
+    let pods = |id: &str| rows.iter().find(|row| row.id == id).expect("a row").pods.clone();
+    assert_eq!(pods("v1"), Some(vec!["db-0".to_owned()]));
+    assert_eq!(pods("v9"), None, "pods of its namespace were not listed");
 }
 
 /// The standby copy on n2 was promoted, and n1 has come back with its old record.
