@@ -25,6 +25,7 @@ Examples:
   hostloop adopt --directory /old/db --size 20Gi --node node-1 --class directories --new-claim shop/db --yes
   hostloop adopt --claim shop/data --class directories
   hostloop adopt --claim shop/data --class directories --yes
+  hostloop adopt --claim shop/data --give-up --yes
 
 Exit codes: 0 the volume is there (with --dry-run, or with --claim and no --yes: it can be made), 1 refused, failed or interrupted, \
 2 wrong flag or value.";
@@ -78,6 +79,11 @@ pub struct AdoptArgs {
     /// Remove what the volume was copied from as soon as the volume is whole, instead of renaming it
     #[arg(long)]
     pub remove_source: bool,
+
+    /// With --claim: give up an adoption that was interrupted, and create the earlier PersistentVolume again. Refused if the data are in
+    /// a volume of hostloop already; deletes nothing
+    #[arg(long, conflicts_with_all = ["image", "directory", "class", "size", "remove_source"])]
+    pub give_up: bool,
 
     /// Only say what would be done
     #[arg(long)]
@@ -146,6 +152,8 @@ mod tests {
                 .contains("cannot be used with")
         );
         assert!(wrong("hostloop adopt --image /a").contains("--new-claim"));
+        assert!(wrong("hostloop adopt --image /a --new-claim b --give-up").contains("cannot be used with"));
+        assert!(wrong("hostloop adopt --claim a --give-up --class b").contains("cannot be used with"));
         assert!(wrong("hostloop adopt --claim a --endpoint /csi.sock").contains("cannot be used with"));
         assert!(
             wrong("hostloop adopt --image /a --new-claim b --endpoint /csi.sock --yes")

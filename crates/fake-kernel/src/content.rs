@@ -1,6 +1,7 @@
 //! What a file holds. It is sparse, so a 1 TiB image costs only what was written to it.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash as _, Hasher};
 use std::sync::Arc;
 
 use super::blocks::{Fresh, Map, Ranges, Run};
@@ -26,6 +27,11 @@ pub(super) struct Content {
 impl Content {
     pub(super) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Hashes what a reader sees, not where it lies.
+    pub(super) fn hash_bytes(&self, hasher: &mut impl Hasher) {
+        (self.size, &self.written).hash(hasher);
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {

@@ -1,11 +1,12 @@
 //! Whole directory trees.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::content::BLOCK;
+use super::content::{BLOCK, Content};
 use super::copy_tree::Copy;
 use super::resolve::Last;
 use super::seam::Effect;
@@ -38,6 +39,64 @@ impl World {
             }
         }
         Ok(usage)
+    }
+
+    fn find(&self, directory: &Path, name: &str) -> Outcome<Option<PathBuf>> {
+        let top = self.walk(directory, Last::Keep)?;
+        let Node::Directory { .. } = &self.inode(top.node).node else { return Err(Errno::ENOTDIR) };
+        let mut todo = vec![(top, PathBuf::new())];
+        while let Some((place, path)) = todo.pop() {
+            let Node::Directory { now, .. } = &self.inode(place.node).node else { continue };
+            if now.contains_key(name) {
+                return Ok(Some(path.join(name)));
+            }
+            for below in now.keys() {
+                let child = self.child(&place, below)?;
+                if child.mount == place.mount {
+                    todo.push((child, path.join(below)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn fingerprint(&self, path: &Path) -> Outcome<u64> {
+        let top = self.walk(path, Last::Keep)?;
+        let mut hasher = DefaultHasher::new();
+        let mut todo = vec![top];
+        while let Some(place) = todo.pop() {
+            (place.node.ino, self.inode(place.node).mode).hash(&mut hasher);
+            match &self.inode(place.node).node {
+                Node::File { now, .. } => self.hash_file(now, &mut hasher),
+                Node::Directory { now, .. } => {
+                    now.hash(&mut hasher);
+                    for name in now.keys() {
+                        let child = self.child(&place, name)?;
+                        (child.mount == place.mount).then_some(()).ok_or(Errno::EXDEV)?;
+                        todo.push(child);
+                    }
+                }
+                Node::Symlink(target) => target.hash(&mut hasher),
+                Node::Device { rdev, .. } => rdev.hash(&mut hasher),
+            }
+        }
+        Ok(hasher.finish())
+    }
+
+    /// The files of a filesystem in an image are among its bytes.
+    fn hash_file(&self, content: &Content, hasher: &mut DefaultHasher) {
+        content.hash_bytes(hasher);
+        if let Some(inside) = content.image {
+            for (ino, inode) in &self.filesystems[inside].inodes {
+                ino.hash(hasher);
+                match &inode.node {
+                    Node::File { now, .. } => now.hash_bytes(hasher),
+                    Node::Directory { now, .. } => now.hash(hasher),
+                    Node::Symlink(target) => target.hash(hasher),
+                    Node::Device { rdev, .. } => rdev.hash(hasher),
+                }
+            }
+        }
     }
 
     pub(super) fn remove_tree(&mut self, path: &Path, how: Effect) -> Outcome<()> {
@@ -125,6 +184,14 @@ impl Trees for Process {
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {
         self.look("usage", directory.display(), |world| world.usage(directory))
+    }
+
+    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
+        self.look("find", directory.display(), |world| world.find(directory, name))
+    }
+
+    fn fingerprint(&self, path: &Path) -> io::Result<u64> {
+        self.look("fingerprint", path.display(), |world| world.fingerprint(path))
     }
 
     fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool> {

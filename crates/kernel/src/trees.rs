@@ -1,7 +1,7 @@
 //! Directory trees.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hostloop_model::tree::{Entry, Item, Position};
 
@@ -63,6 +63,17 @@ pub trait Trees: Send + Sync {
     fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>>;
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
+    /// Returns the path in a directory of the first entry of this name in it or below, of any kind, as far as it can be told, or
+    /// its name; `None` if there is none. Never follows a link, never leaves the mount of the directory.
+    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>>;
+    /// Returns a number for a file, or for a directory with everything below it: another one after each change of a name, an inode
+    /// number, a size, a mode, an owner, or the time of the last change of a content or an inode (ctime, which no program can
+    /// set). Of the top itself, its name and its ctime do not count, so that a rename of it changes nothing. It is the same in each
+    /// release. Never follows a link.
+    ///
+    /// # Errors
+    /// EXDEV where something is mounted inside.
+    fn fingerprint(&self, path: &Path) -> io::Result<u64>;
     /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
     /// a mount inside stops it with EBUSY or EXDEV. The attributes immutable and append-only (chattr(1)) of what is in the tree
     /// do not stop it, nor does a btrfs subvolume in it that is read-only. The error names the entry that it stopped at. Fine if

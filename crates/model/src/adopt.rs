@@ -41,6 +41,9 @@ pub struct Adopted {
     /// Whether the source has left its place: it was renamed into the volume, or out of the way of a second adoption.
     #[serde(default)]
     pub settled: bool,
+    /// What the source was like when its copy began, as the driver writes it down; `None` if it was renamed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// A request to make a volume of an image file or a directory of this node.

@@ -15,6 +15,7 @@ use self::objects::Wish;
 use super::Outcome;
 use super::api::Cluster;
 use super::api::adopt::failed;
+use super::api::adopt::others::Sought;
 use super::inspect::{cluster_of, connect, harmless};
 use super::screen::Screen;
 use super::seen::Name;
@@ -142,6 +143,7 @@ impl<N: Nodes> Session<N> {
             order.fs_type.clear();
         }
         name_claim(&mut order.parameters, &wish.claim, &wish.volume_name());
+        self.expect_sole(&wish.volume_name(), &order).await?;
         let adoption = self.adopt(&order).await?;
         self.tell(&order, &adoption);
         if self.args.dry_run {
@@ -156,6 +158,13 @@ impl<N: Nodes> Session<N> {
             self.screen.say(&format!("claim {} has the volume", wish.claim));
         }
         Ok(())
+    }
+
+    /// Makes sure that the API server knows of no other user of the path.
+    pub(super) async fn expect_sole(&mut self, volume: &str, order: &AdoptionOrder) -> Result<(), String> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let root = self.args.source_root.as_deref();
+        cluster.expect_sole(Sought { volume, node: &order.node_id, path: &order.path, root }).await
     }
 
     fn print(&mut self, objects: &[Value]) -> Result<(), String> {

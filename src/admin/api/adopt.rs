@@ -2,6 +2,8 @@
 
 pub(in crate::admin) mod claim;
 mod foreign;
+mod give_up;
+pub(in crate::admin) mod others;
 pub(in crate::admin) mod record;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};

@@ -13,6 +13,7 @@ use super::{Cluster, Failure, Result, seconds_since};
 use crate::admin::seen::Name;
 use crate::cluster::details::{PATIENCE, Source};
 use crate::cluster::moves::claims::{bytes_of, node_of};
+use crate::model::Timestamp;
 
 /// The label of the controllers' pods, with the name of the driver.
 const CONTROLLER: &str = "hostloop.csi.dev/controller";
@@ -52,6 +53,11 @@ pub(in crate::admin) struct Cut {
     /// The CSI id of its snapshot.
     pub(in crate::admin) id: String,
     pub(in crate::admin) snapshot: Name,
+    /// The CSI id of its volume, if the snapshot was made for this object.
+    pub(in crate::admin) volume: String,
+    pub(in crate::admin) bytes: Option<u64>,
+    /// Seconds since the snapshot was made.
+    pub(in crate::admin) age: Option<i64>,
 }
 
 impl Cluster {
@@ -213,7 +219,16 @@ fn cut(content: &DynamicObject, driver: &str) -> Option<Cut> {
         namespace: text("/spec/volumeSnapshotRef/namespace"),
         name: text("/spec/volumeSnapshotRef/name"),
     };
-    (text("/spec/driver") == driver).then(|| Cut { content: content.name_any(), id, snapshot })
+    let number = |path: &str| content.data.pointer(path).and_then(Value::as_i64);
+    let created = number("/status/creationTime").map(|nanoseconds| nanoseconds / 1_000_000_000);
+    (text("/spec/driver") == driver).then(|| Cut {
+        content: content.name_any(),
+        id,
+        snapshot,
+        volume: text("/spec/source/volumeHandle"),
+        bytes: number("/status/restoreSize").and_then(|bytes| u64::try_from(bytes).ok()),
+        age: created.map(|created| Timestamp::now().seconds().saturating_sub(created)),
+    })
 }
 
 fn is_running(pod: &Pod) -> bool {
@@ -269,5 +284,25 @@ mod tests {
         assert_eq!((found.id.as_str(), found.bytes, found.phase.as_str()), ("vol-1", 1 << 30, "Bound"));
         assert_eq!(found.claim.unwrap().to_string(), "shop/data");
         assert_eq!(known(&volume("ebs.csi.aws.com"), "hostloop.csi.dev"), None);
+    }
+    #[test]
+    fn a_content_says_of_what_and_when_it_is() {
+        let created = (Timestamp::now().seconds() - 600) * 1_000_000_000;
+        let content = |driver: &str| -> DynamicObject {
+            serde_json::from_value(json!({
+                "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent", "metadata": {"name": "content-1"},
+                "spec": {"driver": driver, "source": {"volumeHandle": "vol-1"},
+                    "volumeSnapshotRef": {"namespace": "shop", "name": "before"}},
+                "status": {"snapshotHandle": "snap-1", "restoreSize": 1 << 30, "creationTime": created},
+            }))
+            .unwrap()
+        };
+        let found = cut(&content("hostloop.csi.dev"), "hostloop.csi.dev").unwrap();
+        assert_eq!(
+            (found.id.as_str(), found.volume.as_str(), found.bytes),
+            ("snap-1", "vol-1", Some(1 << 30))
+        );
+        assert!(found.age.is_some_and(|age| (600..700).contains(&age)), "{found:?}");
+        assert_eq!(cut(&content("ebs.csi.aws.com"), "hostloop.csi.dev"), None);
     }
 }

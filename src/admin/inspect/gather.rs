@@ -20,6 +20,8 @@ const LISTS_WITHIN: Duration = Duration::from_secs(30);
 pub(super) struct Objects {
     pub(super) volumes: Option<Vec<Known>>,
     pub(super) pods: Option<Vec<User>>,
+    /// The namespace that these pods are of; `None` for all.
+    pub(super) pods_of: Option<String>,
     pub(super) snapshots: Option<Vec<Cut>>,
 }
 
@@ -104,6 +106,7 @@ impl Asker {
         let (volumes, pods, snapshots) = tokio::join!(volumes, pods, snapshots);
         objects.volumes = kept(volumes, "list PersistentVolumes", &mut problems);
         objects.pods = kept(pods, "list pods", &mut problems);
+        objects.pods_of = wanted.pods.flatten().map(str::to_owned);
         objects.snapshots = kept(snapshots, "list VolumeSnapshotContents", &mut problems);
         (objects, problems)
     }

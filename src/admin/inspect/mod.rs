@@ -100,13 +100,7 @@ impl Session {
         let command = self.command.clone();
         let namespace = self.namespace(&command);
         let namespace = namespace.as_deref();
-        let wanted = match &command {
-            InspectCommand::Volumes(_) => Wanted { volumes: true, pods: Some(namespace), snapshots: false },
-            InspectCommand::Volume(_) => Wanted { volumes: true, pods: Some(None), snapshots: true },
-            InspectCommand::Snapshots(_) => Wanted { volumes: true, pods: None, snapshots: true },
-            InspectCommand::Nodes(_) => Wanted::default(),
-        };
-        let found = match self.asker.ask(wanted).await {
+        let found = match self.asker.ask(wanted(&command, namespace)).await {
             Ok(found) => found,
             Err(error) => {
                 self.screen.problem(&error);
@@ -152,6 +146,19 @@ impl Session {
             InspectCommand::Volume(args) => args.namespace.clone().or_else(own),
             InspectCommand::Nodes(_) => None,
         }
+    }
+}
+
+/// Returns which objects a command shows.
+fn wanted<'a>(command: &'a InspectCommand, namespace: Option<&'a str>) -> Wanted<'a> {
+    match command {
+        InspectCommand::Volumes(_) => Wanted { volumes: true, pods: Some(namespace), snapshots: false },
+        // Without -n, a PersistentVolume or an id may be meant whose claim is in another namespace.
+        InspectCommand::Volume(args) => {
+            Wanted { volumes: true, pods: Some(args.namespace.as_deref()), snapshots: true }
+        }
+        InspectCommand::Snapshots(_) => Wanted { volumes: true, pods: None, snapshots: true },
+        InspectCommand::Nodes(_) => Wanted::default(),
     }
 }
 

@@ -1,16 +1,16 @@
 //! `hostloop snapshots`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
 use super::gather::Found;
 use super::order::{Keys, Ordered};
-use super::volumes::is_of;
+use super::volumes::{UNKNOWN, is_of};
 use crate::admin::api::inspect::{Cut, Known};
 use crate::cli::ScopeArgs;
-use crate::model::Timestamp;
 use crate::model::details::SnapshotDetails;
+use crate::model::{NodeKey, SnapshotId, Timestamp};
 
 /// A snapshot, as a program reads it. What is not known is `null`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -23,6 +23,7 @@ pub(super) struct SnapshotRow {
     pub(super) content: Option<String>,
     /// The CSI id.
     pub(super) id: String,
+    /// `snapshot`, `member` or `cut`; empty if it is not known.
     pub(super) kind: String,
     /// The claim of its volume.
     pub(super) claim: Option<String>,
@@ -30,9 +31,10 @@ pub(super) struct SnapshotRow {
     pub(super) volume: String,
     pub(super) group: Option<String>,
     pub(super) node: String,
-    pub(super) pool: String,
+    pub(super) pool: Option<String>,
+    /// Also that its node did not answer.
     pub(super) phase: String,
-    pub(super) size_bytes: u64,
+    pub(super) size_bytes: Option<u64>,
     pub(super) disk_bytes: Option<u64>,
     /// Bytes of these that other volumes and snapshots have, too.
     pub(super) shared_bytes: Option<u64>,
@@ -47,7 +49,7 @@ impl Ordered for SnapshotRow {
             name: (self.namespace.as_deref(), self.snapshot.as_deref().unwrap_or(&self.id), &self.id),
             disk: self.disk_bytes,
             used: None,
-            size: Some(self.size_bytes),
+            size: self.size_bytes,
             age: self.age_seconds,
         }
     }
@@ -67,13 +69,40 @@ pub(super) fn rows(found: &Found, scope: &ScopeArgs, namespace: Option<&str>) ->
             rows.push(row(&asked.known.node_id, snapshot, cut, known));
         }
     }
+    add_unknown(&mut rows, found, &volumes);
     rows.retain(|row| {
         namespace.is_none_or(|namespace| row.namespace.as_deref() == Some(namespace))
             && is_of(scope.node.as_ref(), Some(&row.node))
-            && is_of(scope.pool.as_ref(), Some(&row.pool))
+            && (is_of(scope.pool.as_ref(), row.pool.as_ref()) || row.phase == UNKNOWN)
     });
     super::order::sort(&mut rows, scope.sort_by);
     rows
+}
+
+/// Adds what the API server knows of the snapshots of nodes that did not answer. The id of a snapshot says which node made it.
+fn add_unknown(rows: &mut Vec<SnapshotRow>, found: &Found, volumes: &HashMap<&str, &Known>) {
+    let silent: HashMap<String, &str> =
+        found.unanswered().map(|(node, _)| (NodeKey::of(node).to_string(), node)).collect();
+    // A snapshot can have been taken to another node.
+    let told: HashSet<String> = rows.iter().map(|row| row.id.clone()).collect();
+    for cut in found.objects.snapshots.iter().flatten().filter(|cut| !told.contains(&cut.id)) {
+        let key = cut.id.parse::<SnapshotId>().map(|id| id.node_key().to_owned());
+        let Some(node) = key.ok().and_then(|key| silent.get(&key)) else { continue };
+        let known = volumes.get(cut.volume.as_str());
+        rows.push(SnapshotRow {
+            namespace: Some(cut.snapshot.namespace.clone()),
+            snapshot: Some(cut.snapshot.name.clone()),
+            content: Some(cut.content.clone()),
+            id: cut.id.clone(),
+            claim: known.and_then(|known| known.claim.as_ref()).map(|claim| claim.name.clone()),
+            volume: cut.volume.clone(),
+            node: (*node).to_owned(),
+            phase: UNKNOWN.to_owned(),
+            size_bytes: cut.bytes,
+            age_seconds: cut.age,
+            ..SnapshotRow::default()
+        });
+    }
 }
 
 fn row(node: &str, snapshot: &SnapshotDetails, cut: Option<&Cut>, known: Option<&Known>) -> SnapshotRow {
@@ -94,9 +123,9 @@ fn row(node: &str, snapshot: &SnapshotDetails, cut: Option<&Cut>, known: Option<
         volume: snapshot.volume_id.clone(),
         group: snapshot.group_id.clone(),
         node: node.to_owned(),
-        pool: snapshot.pool.clone(),
+        pool: Some(snapshot.pool.clone()),
         phase: snapshot.phase.clone(),
-        size_bytes: snapshot.size_bytes,
+        size_bytes: Some(snapshot.size_bytes),
         disk_bytes: snapshot.disk.bytes,
         shared_bytes: snapshot.disk.shared,
         measured_seconds_ago: snapshot.disk.age(now).map(|age| age.as_secs()),

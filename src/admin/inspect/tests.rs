@@ -6,12 +6,12 @@ use super::gather::{Found, Objects};
 use super::printed;
 use crate::admin::api::inspect::{Cut, Known, User};
 use crate::admin::seen::Name;
-use crate::cli::{Command, parse};
+use crate::cli::{Command, ScopeArgs, parse};
 use crate::cluster::details::{AskedNode, NodeAnswer};
-use crate::model::Timestamp;
 use crate::model::details::{
     DetailedTrouble, KnownNode, NodeDetails, OnDisk, PoolBytes, PoolDetails, SnapshotDetails, VolumeDetails,
 };
+use crate::model::{NodeKey, SnapshotId, Timestamp};
 
 const GIB: u64 = 1 << 30;
 
@@ -105,10 +105,12 @@ fn found() -> Found {
             known("v9", "n2", name("web", "lost")),
         ]),
         pods: Some(vec![user, waits]),
+        pods_of: None,
         snapshots: Some(vec![Cut {
             content: "c1".to_owned(),
             id: "s1".to_owned(),
             snapshot: name("shop", "before"),
+            ..Cut::default()
         }]),
     };
     let nodes = vec![node("n1", Ok(answer)), node("n2", Err("it cannot be reached".to_owned()))];
@@ -162,6 +164,24 @@ fn pods_that_may_not_be_read_are_not_none() {
     assert_eq!(pods("v1"), Some(vec!["uid-1".to_owned()]), "its node says so");
     assert_eq!(pods("v2"), Some(Vec::new()), "its node says so");
     assert_eq!((pods("v9"), pods("v3")), (None, None));
+}
+
+#[test]
+fn pods_of_one_namespace_are_listed_with_n() {
+    let pods = |line: &str| match parse(line.split(' ').map(OsString::from)).unwrap().0 {
+        Command::Inspect(command) => {
+            super::wanted(&command, Some("own")).pods.map(|of| of.map(str::to_owned))
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(pods("hostloop volume data -n shop"), Some(Some("shop".to_owned())));
+    assert_eq!(pods("hostloop volume data"), Some(None), "its claim may be elsewhere");
+    let mut found = found();
+    found.objects.pods_of = Some("shop".to_owned());
+    let rows = super::volumes::all_rows(&found);
+    let pods = |id: &str| rows.iter().find(|row| row.id == id).expect("a row").pods.clone();
+    assert_eq!(pods("v1"), Some(vec!["db-0".to_owned()]));
+    assert_eq!(pods("v9"), None, "pods of its namespace were not listed");
 }
 
 /// The standby copy on n2 was promoted, and n1 has come back with its old record.
@@ -252,6 +272,47 @@ fn snapshots_are_named_by_their_objects() {
         print("hostloop snapshots", Some("web")).unwrap(),
         "no snapshot in namespace web on the nodes that answered"
     );
+}
+
+#[test]
+fn snapshots_of_a_silent_node_have_rows() {
+    let mut found = found();
+    let made = |node: &str, of: &str| SnapshotId::of_name(&NodeKey::of(node), of).to_string();
+    let cut = |id: String, snapshot: &str| Cut {
+        content: format!("content-{snapshot}"),
+        id,
+        snapshot: name("web", snapshot),
+        volume: "v9".to_owned(),
+        bytes: Some(5 * GIB),
+        age: Some(600),
+    };
+    let taken_along = made("n2", "taken-along");
+    found.objects.snapshots.as_mut().unwrap().extend([
+        cut(made("n2", "nightly"), "nightly"),
+        cut(taken_along.clone(), "taken-along"),
+        cut(made("n1", "deleted"), "deleted"),
+        cut("foreign".to_owned(), "foreign"),
+    ]);
+    let elsewhere = SnapshotDetails {
+        id: taken_along,
+        kind: "snapshot".to_owned(),
+        phase: "ready".to_owned(),
+        pool: "default".to_owned(),
+        ..SnapshotDetails::default()
+    };
+    found.nodes[0].answer.as_mut().unwrap().snapshots.push(elsewhere);
+    let rows = super::snapshots::rows(&found, &ScopeArgs::default(), Some("web"));
+    let text = super::cells::snapshots(&rows, false, false);
+    assert_eq!(
+        lines(&text)[1..],
+        [
+            "nightly lost n2 - 5 GiB ? Unknown (node did not answer) 10m",
+            "taken-along - n1 default 0 B ? ready -",
+        ]
+    );
+    let of_pool = ScopeArgs { pool: Some("other".to_owned()), ..ScopeArgs::default() };
+    let rows = super::snapshots::rows(&found, &of_pool, Some("web"));
+    assert_eq!(rows.len(), 1, "what is in which pool is not known");
 }
 
 #[test]

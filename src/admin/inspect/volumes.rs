@@ -84,6 +84,8 @@ struct Index<'a> {
     generations: HashMap<&'a str, u64>,
     /// Whether pods were asked for, and came.
     has_pods: bool,
+    /// The namespace that they are of; `None` for all.
+    pods_of: Option<&'a str>,
     all_answered: bool,
 }
 
@@ -115,6 +117,7 @@ impl<'a> Index<'a> {
             snapshots,
             generations,
             has_pods: found.objects.pods.is_some(),
+            pods_of: found.objects.pods_of.as_deref(),
             all_answered: found.unanswered().next().is_none(),
         }
     }
@@ -177,7 +180,7 @@ impl<'a> Index<'a> {
     /// Adds the pods that wait for the volume, or whose mounts the node does not tell.
     fn add_users(&self, row: &mut VolumeRow) {
         let (Some(namespace), Some(claim)) = (&row.namespace, &row.claim) else { return };
-        if !self.has_pods {
+        if !self.has_pods || self.pods_of.is_some_and(|of| of != namespace) {
             return;
         }
         let users = self.users.get(&(namespace.as_str(), claim.as_str())).into_iter().flatten();

@@ -28,12 +28,19 @@ struct Made {
     refusals: Vec<NotAdopted>,
     /// The volume is made nevertheless.
     late: bool,
+    /// Where the sources of volumes are.
+    left: Option<String>,
+    /// The node does not answer.
+    silent: bool,
 }
 
 impl Nodes for Makers {
     async fn adopt(&self, order: &AdoptionOrder) -> Result<Adoption, NotAdopted> {
         let mut made = self.0.lock().unwrap();
         made.orders.push(order.clone());
+        if made.silent {
+            return Err(NotAdopted::Refused("the node does not answer".to_owned()));
+        }
         let is_real = !order.dry_run && !order.look;
         let refusal = if is_real { made.refusals.pop() } else { None };
         if is_real && (refusal.is_none() || made.late) {
@@ -50,6 +57,7 @@ impl Nodes for Makers {
                 driver_name: DRIVER.to_owned(),
                 way: "rename".to_owned(),
                 made: is_made,
+                left: made.left.clone(),
                 ..Adoption::default()
             }),
         }
@@ -274,6 +282,117 @@ fn a_volume_that_was_made_is_never_given_up() {
     });
 }
 
+const GIVE_UP: &str = "hostloop adopt --claim default/shop-data --give-up --yes";
+
+/// The request with this number, counted from 0, is lost.
+fn lose(world: &World, lost: i32) {
+    let left = Arc::new(Mutex::new(lost));
+    world.refuse(move |_| {
+        let mut left = left.lock().unwrap();
+        *left -= 1;
+        (*left == -1).then_some(500)
+    });
+}
+
+#[test]
+fn an_adoption_is_given_up_after_any_request() {
+    let mut given_up = 0;
+    for (lost, again) in
+        (0..24).flat_map(|lost| (0..12).step_by(3).map(move |again| (lost, again + lost % 3)))
+    {
+        let (world, nodes) = (world(), Makers::default());
+        let before = volume(&world).unwrap();
+        nodes.refuse(&[NotAdopted::Refused("no room".to_owned())], false);
+        lose(&world, lost);
+        with_kubernetes(&world, async {
+            assert_eq!(adopt(&world, &nodes, YES).await.0, Outcome::Failed);
+            if recorded(&world).is_some() {
+                given_up += 1;
+                let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP.trim_end_matches(" --yes")).await;
+                assert!(outcome == Outcome::Done && err.contains("would get PersistentVolume"), "{err}");
+                lose(&world, again);
+                let first = adopt(&world, &nodes, GIVE_UP).await.0;
+                lose(&world, i32::MAX);
+                if first != Outcome::Done && recorded(&world).is_some() {
+                    let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP).await;
+                    assert_eq!(outcome, Outcome::Done, "requests {lost} and {again}: {err}");
+                }
+            }
+            lose(&world, i32::MAX);
+            is_back(&world, &before);
+            let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP).await;
+            assert!(outcome == Outcome::Failed && err.contains("no adoption"), "{err}");
+        });
+    }
+    assert!(given_up > 10, "{given_up}");
+}
+
+/// The claim is bound to what it had.
+fn is_back(world: &World, before: &Value) {
+    let after = volume(world).unwrap();
+    assert_eq!(claim(world)["status"]["phase"], "Bound");
+    is_clean(world);
+    for field in ["hostPath", "nodeAffinity", "persistentVolumeReclaimPolicy", "capacity", "claimRef"] {
+        assert_eq!(after["spec"][field], before["spec"][field], "{field}");
+    }
+}
+
+#[test]
+fn a_renamed_source_cannot_be_given_back() {
+    let (world, nodes) = (world(), Makers::default());
+    let uid = claim(&world)["metadata"]["uid"].clone();
+    nodes.refuse(&[NotAdopted::Refused("the disk is full".to_owned())], true);
+    with_kubernetes(&world, async {
+        for (left, says) in [
+            (None, "volume vol-1 of node node-1 has the data of /opt/lp/pvc-1:"),
+            (Some("/opt/lp/pvc-1.adopted-vol-1"), "which was renamed to /opt/lp/pvc-1.adopted-vol-1"),
+        ] {
+            nodes.0.lock().unwrap().left = left.map(str::to_owned);
+            if recorded(&world).is_none() {
+                assert_eq!(adopt(&world, &nodes, YES).await.0, Outcome::Failed);
+            }
+            let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP).await;
+            assert!(outcome == Outcome::Failed && err.contains(says), "{err}");
+            assert!(err.contains("without --give-up"), "{err}");
+            assert_eq!(volume(&world), None, "pods with it would find an empty directory");
+        }
+        let (outcome, _, err) = adopt(&world, &nodes, YES).await;
+        assert_eq!(outcome, Outcome::Done, "{err}");
+        is_adopted(&world, &uid);
+    });
+}
+
+/// A program has written to it after the copy.
+#[test]
+fn a_copied_source_can_be_given_back() {
+    let (world, nodes) = (world(), Makers::default());
+    let before = volume(&world).unwrap();
+    nodes.refuse(&[NotAdopted::Refused("it was written to".to_owned())], true);
+    nodes.0.lock().unwrap().left = Some("/opt/lp/pvc-1".to_owned());
+    with_kubernetes(&world, async {
+        let (outcome, _, err) = adopt(&world, &nodes, YES).await;
+        assert!(outcome == Outcome::Failed && err.contains("(--give-up)"), "{err}");
+        assert!(err.contains("has a copy of /opt/lp/pvc-1, which is in its place"), "{err}");
+        let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP).await;
+        assert_eq!(outcome, Outcome::Done, "{err}");
+        assert!(err.contains("volume vol-1 of node node-1 has a copy"), "{err}");
+        is_back(&world, &before);
+    });
+}
+
+#[test]
+fn a_silent_node_gives_nothing_back() {
+    let (world, nodes) = (world(), Makers::default());
+    nodes.refuse(&[NotAdopted::Refused("the disk is full".to_owned())], true);
+    with_kubernetes(&world, async {
+        assert_eq!(adopt(&world, &nodes, YES).await.0, Outcome::Failed);
+        nodes.0.lock().unwrap().silent = true;
+        let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP).await;
+        assert!(outcome == Outcome::Failed && err.contains("before node node-1 says where"), "{err}");
+        assert!(volume(&world).is_none() && recorded(&world).is_some());
+    });
+}
+
 #[test]
 fn a_tenant_cannot_change_what_is_adopted() {
     let (world, nodes) = (world(), Makers::default());
@@ -351,6 +470,84 @@ fn a_claim_in_use_is_left_alone() {
         assert_eq!(outcome, Outcome::Failed);
         assert!(err.contains("is used by db-0"), "{err}");
         assert_eq!((volume(&world), nodes.volumes()), (before, 0));
+    });
+}
+
+/// Creates a PersistentVolume of a directory on the node with this host name.
+fn add_volume(world: &World, name: &str, path: &str, host: &str) {
+    let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions":
+        [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]}});
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "static",
+        "nodeAffinity": affinity, "local": {"path": path}});
+    world.server.with(|k| {
+        k.create(key("persistentvolumes", "", name), json!({"metadata": {"name": name}, "spec": spec}))
+    });
+}
+
+/// Creates a pod that mounts a directory of a node.
+fn add_pod(world: &World, name: &str, path: &str, (node, phase): (&str, &str)) {
+    let volumes = json!([{"name": "v", "hostPath": {"path": path}}]);
+    let pod = json!({"metadata": {"name": name, "namespace": "other"},
+        "spec": {"containers": [], "volumes": volumes, "nodeName": node}, "status": {"phase": phase}});
+    world.server.with(|k| k.create(key("pods", "other", name), pod));
+}
+
+#[test]
+fn a_path_with_another_volume_is_left_alone() {
+    for (path, host, is_refused) in [
+        ("/opt/lp/pvc-1", "host-1", true),
+        ("/opt/lp/pvc-1/", "host-1", true),
+        ("/opt/lp/pvc-1/sub", "host-1", true),
+        ("/opt/lp/pvc-1", "host-2", false),
+        ("/opt/lp", "host-1", false),
+        ("/opt/lp/pvc-10", "host-1", false),
+    ] {
+        let (world, nodes) = (world(), Makers::default());
+        let before = volume(&world);
+        add_volume(&world, "pv-static", path, host);
+        with_kubernetes(&world, async {
+            let (outcome, _, err) = adopt(&world, &nodes, YES).await;
+            assert_eq!(outcome == Outcome::Failed, is_refused, "{path} of {host}: {err}");
+            if is_refused {
+                assert!(err.contains("PersistentVolume pv-static has /opt/lp/pvc-1 of node node-1"), "{err}");
+                assert_eq!((volume(&world), nodes.volumes(), recorded(&world)), (before, 0, None));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_path_that_a_pod_mounts_is_left_alone() {
+    for (path, node, phase, is_refused) in [
+        ("/opt/lp/pvc-1", "node-1", "Running", true),
+        ("/opt/lp/pvc-1/sub/", "node-1", "Pending", true),
+        ("/opt/lp/pvc-1", "node-1", "Succeeded", false),
+        ("/opt/lp/pvc-1", "node-2", "Running", false),
+        ("/opt/lp", "node-1", "Running", false),
+    ] {
+        let (world, nodes) = (world(), Makers::default());
+        let before = volume(&world);
+        add_pod(&world, "backup-0", path, (node, phase));
+        with_kubernetes(&world, async {
+            let (outcome, _, err) = adopt(&world, &nodes, YES).await;
+            assert_eq!(outcome == Outcome::Failed, is_refused, "{path} on {node}, {phase}: {err}");
+            if is_refused {
+                assert!(err.contains("pod other/backup-0 mounts /opt/lp/pvc-1 of node node-1"), "{err}");
+                assert_eq!((volume(&world), nodes.volumes(), recorded(&world)), (before, 0, None));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_directory_that_a_pod_mounts_is_left_alone() {
+    let (world, nodes) = (world(), Makers::default());
+    add_pod(&world, "backup-0", "/old/db", ("node-2", "Running"));
+    let line = "hostloop adopt --directory /old/db --size 2Gi --node node-2 --class directories --new-claim default/db --yes";
+    with_kubernetes(&world, async {
+        let (outcome, _, err) = adopt(&world, &nodes, line).await;
+        assert_eq!((outcome, nodes.volumes()), (Outcome::Failed, 0));
+        assert!(err.contains("pod other/backup-0 mounts /old/db"), "{err}");
     });
 }
 

@@ -256,9 +256,16 @@ impl Driver {
         request: &AdoptVolume,
     ) -> Result<Arc<Volume>> {
         let _turn = self.copy_turn()?;
-        let (volume, _room) = self.record_adopted(pool, volume, (way, holds))?;
+        let before = source.fingerprint(&self.os)?;
+        let adopted =
+            volume.adopted.map(|adopted| Adopted { fingerprint: Some(before.to_string()), ..adopted });
+        let (volume, _room) = self.record_adopted(pool, Volume { adopted, ..volume }, (way, holds))?;
         let made = self.fill(&volume, source, way == Taken::Shared, holds.to_copy).and_then(|()| {
             self.expect_unchanged(source, request)?;
+            // What was compared first may have been written to while the rest was.
+            if source.fingerprint(&self.os)? != before {
+                return Err(changed(request));
+            }
             Ok(self.store.put(Volume { phase: Phase::Ready, ..(*volume).clone() })?)
         });
         let made = made.map_err(|cause| cause.after_undo(self.remove_volume(&volume)))?;
@@ -285,5 +292,11 @@ fn is_unshared(error: &Error) -> bool {
 }
 
 fn adopted(request: &AdoptVolume, source: &Source, way: Taken) -> Adopted {
-    Adopted { path: request.path.display().to_string(), inode: source.stat.id.ino, way, settled: false }
+    Adopted {
+        path: request.path.display().to_string(),
+        inode: source.stat.id.ino,
+        way,
+        settled: false,
+        fingerprint: None,
+    }
 }

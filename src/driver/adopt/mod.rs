@@ -9,6 +9,7 @@
 
 mod contents;
 mod make;
+mod pools;
 mod source;
 
 use std::path::PathBuf;
@@ -40,7 +41,7 @@ impl Driver {
     /// # Errors
     /// INVALID_ARGUMENT for a path outside of the administrator's directories and for what no volume can be made of; NOT_FOUND if
     /// there is neither a source nor a volume of it; FAILED_PRECONDITION if it is in use, damaged, or nothing may be adopted, and if
-    /// the volume is for another claim, or something else is at the path now;
+    /// the volume is for another claim, something else is at the path now, or it was written to after the copy;
     /// RESOURCE_EXHAUSTED without room; UNAVAILABLE if it changed meanwhile. After an error the source has all data, or the
     /// volume has them and a repeated request finishes.
     pub fn adopt_volume(&self, request: &AdoptVolume) -> Result<AdoptedVolume> {
@@ -49,7 +50,10 @@ impl Driver {
         let made = self.made_of(request)?;
         if request.look {
             let nothing = AdoptedVolume { volume: None, way: None, left: None, made: false };
-            return Ok(made.map_or(nothing, |(volume, _guard)| answer(volume, None)));
+            return Ok(made.map_or(nothing, |(volume, _guard)| {
+                let left = self.whereabouts(&volume, request);
+                answer(volume, left)
+            }));
         }
         let source = self.find_source(request)?;
         if let Some((volume, _guard)) = made {
@@ -122,6 +126,17 @@ impl Driver {
         Ok(Some((self.acknowledge_volume(volume)?, guard)))
     }
 
+    /// Returns where the source of a copy is now, as far as it can be seen. In its place, it has the path of the request.
+    fn whereabouts(&self, volume: &Volume, request: &AdoptVolume) -> Option<PathBuf> {
+        let adopted = volume.adopted.as_ref().filter(|adopted| adopted.way != Taken::Renamed)?;
+        let around = self.around(request).ok().flatten()?;
+        if self.os.files.stat(&around.at()).ok()?.is_some_and(|found| found.id.ino == adopted.inode) {
+            return Some(request.path.clone());
+        }
+        let is_marked = self.os.files.stat(&around.marked(&volume.id)).ok()?.is_some();
+        is_marked.then(|| around.shown_marked(&volume.id))
+    }
+
     /// Answers for a path that a volume was made of before.
     fn repeated(
         &self,
@@ -146,7 +161,7 @@ impl Driver {
     /// kept in any case.
     ///
     /// # Errors
-    /// FAILED_PRECONDITION if it is in use.
+    /// FAILED_PRECONDITION if it is in use, or was written to since it was copied.
     fn finish_again(
         &self,
         volume: &Arc<Volume>,
@@ -159,6 +174,9 @@ impl Driver {
     }
 
     /// Takes the source of a volume that is whole out of the way.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it was written to since it was copied: it stays in its place.
     fn finish(
         &self,
         volume: &Arc<Volume>,
@@ -187,6 +205,7 @@ impl Driver {
                 )));
             }
             (Some(source), false) => {
+                self.expect_unwritten(source, volume)?;
                 self.os.files.rename(&source.at(), &marked).doing(renaming)?;
                 self.os.files.sync_directory(around.parent()).doing(renaming)?;
                 true
@@ -200,7 +219,8 @@ impl Driver {
                 self.record(Volume { adopted, ..(**volume).clone() })?
             }
         };
-        if is_left && request.remove_source {
+        // A program that has it open may have gone on writing.
+        if is_left && request.remove_source && self.is_as_copied(&marked, &volume)? {
             let removing = || format!("remove {}", around.shown_marked(id).display());
             self.os.trees.remove(&marked).doing(removing)?;
             self.os.files.sync_directory(around.parent()).doing(removing)?;

@@ -3,18 +3,17 @@
 //! The directory that it is in is held open, and no link below the administrator's directory is followed. So whoever may write there
 //! cannot lead the driver elsewhere.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{FileKind, FileStat, MountEntry, Os, Pinned, is_errno};
-use crate::model::{AdoptVolume, Settings, VolumeId};
+use crate::model::{AdoptVolume, Volume, VolumeId};
 
 use nix::errno::Errno;
 
-/// The directories of a pool, or of the data directory, with what is hostloop's.
-const OWN: [&str; 3] = ["volumes", "snapshots", Settings::POOLS_DIR];
 /// How often who uses an image is asked again, each time after 10 ms.
 const TRIES: u32 = 200;
 /// The longest name of a file on Linux (NAME_MAX), in bytes.
@@ -26,6 +25,8 @@ const MARK: &str = ".adopted-";
 pub(super) struct Around {
     /// Where the source is, with the links of the administrator's directory resolved.
     real: PathBuf,
+    /// The administrator's directory, links resolved.
+    root: PathBuf,
     parent: Pinned,
     name: String,
 }
@@ -56,6 +57,27 @@ impl Around {
     }
 }
 
+/// What a source is like. Only a change of it changes this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    tree: u64,
+    /// When the source's own inode changed. A rename changes it, too.
+    changed: Option<SystemTime>,
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since =
+            self.changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        write!(f, "{}{}.{:09}", of_tree(self.tree), since.as_secs(), since.subsec_nanos())
+    }
+}
+
+/// How the fingerprint of a tree that was renamed begins.
+fn of_tree(tree: u64) -> String {
+    format!("{tree:016x}-")
+}
+
 /// What is to become a volume.
 pub(super) struct Source {
     pub(super) around: Around,
@@ -73,6 +95,28 @@ impl Source {
         held.doing(|| format!("open {}", self.shown()))
     }
 
+    /// Where it is, with the links of the administrator's directory resolved.
+    pub(super) fn real(&self) -> &Path {
+        &self.around.real
+    }
+
+    /// The administrator's directory that it is in, links resolved.
+    pub(super) fn root(&self) -> &Path {
+        &self.around.root
+    }
+
+    /// Its path in that directory.
+    pub(super) fn below(&self) -> &Path {
+        self.around.real.strip_prefix(&self.around.root).unwrap_or(Path::new(""))
+    }
+
+    /// Looks at all of it.
+    pub(super) fn fingerprint(&self, os: &Os) -> Result<Fingerprint> {
+        let (at, looking) = (self.at(), || format!("look at {}", self.shown()));
+        let tree = os.trees.fingerprint(&at).doing(looking)?;
+        Ok(Fingerprint { tree, changed: os.files.changed(&at).doing(looking)? })
+    }
+
     /// For messages.
     pub(super) fn shown(&self) -> std::path::Display<'_> {
         self.around.real.display()
@@ -85,6 +129,34 @@ impl Source {
 }
 
 impl Driver {
+    /// Makes sure that the source of a copy is what it was when the copy began.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if it is not.
+    pub(super) fn expect_unwritten(&self, source: &Source, volume: &Volume) -> Result<()> {
+        let Some(copied) = volume.adopted.as_ref().and_then(|adopted| adopted.fingerprint.as_deref()) else {
+            return Ok(());
+        };
+        if source.fingerprint(&self.os)?.to_string() == copied {
+            return Ok(());
+        }
+        let (id, shown) = (&volume.id, source.shown());
+        Err(Error::InUse(format!(
+            "{shown} was written to after it was copied to volume {id}, which does not have that; {shown} was left alone. To keep the \
+             volume without it, move {shown} elsewhere and repeat the request; to make a volume of {shown} anew, delete volume {id} \
+             first"
+        )))
+    }
+
+    /// Whether a source that was renamed to `marked` has what was copied, and nothing else.
+    pub(super) fn is_as_copied(&self, marked: &Path, volume: &Volume) -> Result<bool> {
+        let Some(copied) = volume.adopted.as_ref().and_then(|adopted| adopted.fingerprint.as_deref()) else {
+            return Ok(true);
+        };
+        let tree = self.os.trees.fingerprint(marked).doing(|| format!("look at {}", marked.display()))?;
+        Ok(copied.starts_with(&of_tree(tree)))
+    }
+
     /// Finds the directory that a source is in; `None` if that is gone.
     ///
     /// # Errors
@@ -111,9 +183,12 @@ impl Driver {
             )));
         };
         let looking = || format!("look for {}", path.display());
-        let real = self.os.files.canonicalize(root).doing(looking)?.join(below);
+        let real_root = self.os.files.canonicalize(root).doing(looking)?;
         match self.os.files.open_below(root, below.parent().unwrap_or(Path::new(""))) {
-            Ok(parent) => Ok(Some(Around { real, parent, name: name.to_owned() })),
+            Ok(parent) => {
+                let (real, name) = (real_root.join(below), name.to_owned());
+                Ok(Some(Around { real, root: real_root, parent, name }))
+            }
             Err(error) if is_errno(&error, Errno::ENOENT) => Ok(None),
             Err(error) if is_errno(&error, Errno::ELOOP) => Err(Error::Invalid(format!(
                 "there is a symbolic link in {}, and none is followed below {}; give the path without it",
@@ -178,20 +253,7 @@ impl Driver {
                 mounted.target.display()
             )));
         }
-        for pool in self.pools.open() {
-            let id = self.os.mounts.mount_at(&pool.path).doing(looking)?;
-            let (around, place) = within(&mounts, id, &pool.path)?;
-            let is_its_own = |inside: &Path| match inside.strip_prefix(&place) {
-                Ok(below) => below.components().count() < 2 || OWN.iter().any(|own| below.starts_with(own)),
-                Err(_) => place.starts_with(inside),
-            };
-            if around.dev == mount.dev && is_its_own(&inside) {
-                return Err(Error::Invalid(format!(
-                    "{shown} belongs to pool {} or has it inside; what is to be adopted can be in a directory of its own in the pool",
-                    pool.name
-                )));
-            }
-        }
+        self.expect_no_pool(source, &mounts)?;
         match source.stat.kind {
             FileKind::File => self.expect_closed(source),
             _ => Ok(()),
@@ -233,7 +295,11 @@ impl Driver {
 ///
 /// # Errors
 /// UNAVAILABLE if the mounts changed meanwhile.
-fn within<'a>(mounts: &'a [MountEntry], id: u64, path: &Path) -> Result<(&'a MountEntry, PathBuf)> {
+pub(super) fn within<'a>(
+    mounts: &'a [MountEntry],
+    id: u64,
+    path: &Path,
+) -> Result<(&'a MountEntry, PathBuf)> {
     let mount = mounts.iter().find(|mount| mount.id == id);
     let place =
         mount.and_then(|mount| Some((mount, mount.root.join(path.strip_prefix(&mount.target).ok()?))));

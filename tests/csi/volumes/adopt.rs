@@ -5,7 +5,7 @@ use std::path::Path;
 use hostloop::kernel::{FileKind, MakeOptions};
 use hostloop::model::{FsType, MountFlags};
 use hostloop::wire::{csi, peer};
-use hostloop_fake_kernel::{FakeKernel, Kill};
+use hostloop_fake_kernel::{FakeKernel, Kill, Step};
 use tonic::Code;
 
 use crate::harness::{DIRECTORIES, DIRECTORIES_DIR, machine};
@@ -296,6 +296,26 @@ fn a_look_needs_no_flag_and_no_source() {
 }
 
 #[test]
+fn a_look_says_where_the_source_is() {
+    for (request, path) in far_sources() {
+        let look = peer::AdoptVolumeRequest { look: true, ..request.clone() };
+        let rig = prepared(&path);
+        rig.ok(request.clone());
+        let is_rename = |step: &Step| step.name == "rename" && step.subject.contains(".adopted-");
+        let rename = rig.kernel.steps().into_iter().find(is_rename).unwrap().number;
+        let rig = prepared(&path);
+        rig.kernel.fail_at(rename, nix::errno::Errno::EIO);
+        assert!(rig.call(request.clone()).is_err());
+        let found = settled(|| rig.call(look.clone())).unwrap();
+        assert_eq!((found.made, found.left.as_str()), (true, path.as_str()));
+        let adopted = settled(|| rig.call(request.clone())).unwrap();
+        assert_eq!(rig.ok(look.clone()).left, adopted.left);
+        rig.kernel.os().trees.remove(Path::new(&adopted.left)).unwrap();
+        assert_eq!(rig.ok(look).left, "");
+    }
+}
+
+#[test]
 fn a_source_in_use_is_not_adopted() {
     let rig = rig();
     let path = format!("{NEAR}/disk.img");
@@ -384,6 +404,72 @@ fn a_path_elsewhere_is_not_adopted() {
         rig.fails(Code::InvalidArgument, request);
     }
     assert!(rig.kernel.exists(vol.image()));
+}
+
+#[test]
+fn a_pool_of_another_driver_is_not_adopted() {
+    let rig = rig();
+    let other = "driver=second.csi.dev\nnode=node-a\npool=default\nid=1\n";
+    for pool in ["/old/other", "/old/parent/sub/other"] {
+        rig.kernel.create_directories(pool);
+        rig.kernel.write_file(format!("{pool}/hostloop-pool"), other.as_bytes()).unwrap();
+    }
+    for image in ["/old/other/volumes/disk.img", "/old/other/a/b/disk.img"] {
+        rig.kernel.create_directories(Path::new(image).parent().unwrap());
+        make_image(&rig.kernel, image, FsType::Ext4, 100 << 20);
+    }
+    make_directory(&rig.kernel, "/old/other/a/pvc-1");
+    let refused = [
+        (image("/old/other/volumes/disk.img"), "/old/other/hostloop-pool"),
+        (image("/old/other/a/b/disk.img"), "/old/other/hostloop-pool"),
+        (directory("/old/other/a/pvc-1"), "/old/other/hostloop-pool"),
+        (directory("/old/other"), "/old/other/hostloop-pool"),
+        (directory("/old/parent"), "/old/parent/sub/other/hostloop-pool"),
+    ];
+    for (request, marker) in refused {
+        let why = rig.fails(Code::InvalidArgument, request);
+        assert!(why.contains(marker) && why.contains("another driver"), "{why}");
+    }
+    rig.kernel.remove_file("/old/parent/sub/other/hostloop-pool").unwrap();
+    rig.kernel.symlink("/old/other", "/old/parent/link");
+    rig.ok(directory("/old/parent"));
+}
+
+#[test]
+fn a_pool_that_is_closed_is_not_adopted() {
+    let kernel = machine_with_disk();
+    kernel.create_directories("/old/all/gone");
+    let adopt = flags();
+    let flags = [
+        "--adopt-from",
+        &adopt,
+        "--pool",
+        "gone=/old/all/gone,reserve=0",
+        "--pool",
+        "own=/old/own.img,kind=image,size=1Gi,fs=xfs",
+    ];
+    let rig = Rig::on(kernel, &flags);
+    rig.ok(create_with("v", &[("pool", "own")]));
+    for path in ["/old/all/gone", "/var/lib/hostloop/pools/own"] {
+        rig.kernel.remove_file(format!("{path}/hostloop-pool")).unwrap();
+    }
+    let rig = rig.restart_with(&flags);
+    for pool in ["gone", "own"] {
+        rig.fails(Code::ResourceExhausted, create_with("w", &[("pool", pool)]));
+    }
+    make_directory(&rig.kernel, "/old/all/gone/volumes/vol-1");
+    let refused = [
+        (directory("/old/all/gone"), "gone"),
+        (directory("/old/all/gone/volumes/vol-1"), "gone"),
+        (directory("/old/all"), "gone"),
+        (peer::AdoptVolumeRequest { block: true, ..image("/old/own.img") }, "own"),
+    ];
+    for (request, pool) in refused {
+        let why = rig.fails(Code::InvalidArgument, request);
+        assert!(why.contains(&format!("belongs to pool {pool}")), "{why}");
+    }
+    make_directory(&rig.kernel, "/old/all/beside");
+    rig.ok(directory("/old/all/beside"));
 }
 
 #[test]
@@ -578,4 +664,78 @@ fn a_repeated_adoption_removes_no_source() {
         }
     }
     assert!(repeated > 0);
+}
+
+const WRITTEN: &[u8] = b"what it has written since.";
+
+/// The file that a program writes to while its directory or image is adopted, with the length that it had.
+fn write_later(kernel: &FakeKernel, path: &str) {
+    assert_eq!(WRITTEN.len(), CONTENT.len());
+    let file = if path.contains(".img") { path.to_owned() } else { format!("{path}/sub/file") };
+    kernel.write(file, 0, WRITTEN).unwrap();
+}
+
+fn far_sources() -> impl Iterator<Item = (peer::AdoptVolumeRequest, String)> {
+    sources()
+        .into_iter()
+        .filter(|(_, _, path)| path.starts_with("/old/"))
+        .map(|(_, request, path)| (request, path))
+}
+
+/// A machine on which a program writes to the source before a call of the driver, once.
+fn written_before(path: &str, call: &'static str, at: impl Fn(&str) -> bool + Send + Sync + 'static) -> Rig {
+    let rig = prepared(path);
+    let (kernel, source) = (rig.kernel.clone(), path.to_owned());
+    let written = std::sync::atomic::AtomicBool::new(false);
+    rig.kernel.set_pace(move |name, subject| {
+        if name == call && at(subject) && !written.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            let renamed = kernel.tree(FAR).into_iter().find(|name| name.starts_with(&source)).unwrap();
+            write_later(&kernel, &renamed);
+        }
+    });
+    rig
+}
+
+#[test]
+fn a_write_after_the_comparison_is_seen() {
+    for (request, path) in far_sources() {
+        // The record of the volume is written when the copy has been compared.
+        let rig = written_before(&path, "open_log", |subject| subject.ends_with(".json"));
+        let why = rig.fails(Code::Unavailable, request.clone());
+        assert!(why.contains("changed while it was looked at"), "{why}");
+        assert!(rig.kernel.exists(&path) && ids(&rig).is_empty(), "{path}");
+        rig.ok(request);
+    }
+}
+
+#[test]
+fn a_source_written_after_its_copy_stays() {
+    for (request, path) in far_sources() {
+        let rig = prepared(&path);
+        rig.ok(request.clone());
+        let renames = |step: &Step| step.name == "rename" && step.subject.contains(".adopted-");
+        let rename = rig.kernel.steps().into_iter().find(renames).unwrap().number;
+        let rig = prepared(&path);
+        rig.kernel.fail_at(rename, nix::errno::Errno::EIO);
+        assert!(rig.call(request.clone()).is_err());
+        let inode = rig.kernel.stat(&path).unwrap().id;
+        write_later(&rig.kernel, &path);
+        let why = settled(|| rig.call(request.clone())).unwrap_err();
+        assert_eq!(why.code(), Code::FailedPrecondition, "{why}");
+        assert!(why.message().contains(&format!("{path} was written to after it was copied")), "{why}");
+        assert_eq!(rig.kernel.stat(&path).map(|stat| stat.id), Some(inode));
+        rig.kernel.os().files.rename(Path::new(&path), Path::new("/old/moved")).unwrap();
+        assert_eq!(rig.ok(request).left, "", "without the source, the volume is whole");
+    }
+}
+
+#[test]
+fn a_source_written_at_the_end_is_not_removed() {
+    for (request, path) in far_sources() {
+        let request = peer::AdoptVolumeRequest { remove_source: true, ..request };
+        let rig = written_before(&path, "fingerprint", |subject| subject.contains(".adopted-"));
+        let adopted = rig.ok(request);
+        assert_eq!(adopted.left, format!("{path}.adopted-{}", adopted.volume_id));
+        assert!(rig.kernel.exists(&adopted.left), "a program goes on with what it has open");
+    }
 }

@@ -11,6 +11,8 @@ mod discard;
 mod exec;
 mod files;
 mod filesystems;
+mod find;
+mod fingerprint;
 mod freeze;
 mod holders;
 mod images;

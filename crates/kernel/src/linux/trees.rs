@@ -14,6 +14,8 @@ use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::super::{FileId, TreeWriter, Trees, Usage};
+use super::find::find;
+use super::fingerprint::fingerprint;
 use super::walk::{Visit, open_directory, walk};
 use super::{at, copy_tree, id_of, kind_bits, protected};
 use hostloop_model::tree::{Item, Position};
@@ -48,6 +50,14 @@ impl Trees for LinuxTrees {
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {
         usage(directory).map_err(at("usage of", directory))
+    }
+
+    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
+        find(directory, name).map_err(at("search", directory))
+    }
+
+    fn fingerprint(&self, path: &Path) -> io::Result<u64> {
+        fingerprint(path).map_err(at("look at", path))
     }
 
     fn remove_while(&self, path: &Path, go_on: &mut dyn FnMut() -> bool) -> io::Result<bool> {

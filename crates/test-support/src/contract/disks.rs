@@ -13,6 +13,7 @@ pub fn disks(os: &Os, dir: &Path) {
     sizes(os, &directory(os, dir.join("sizes")));
     logs(os, &directory(os, dir.join("logs")));
     trees(os, &directory(os, dir.join("trees")));
+    fingerprints(os, &directory(os, dir.join("fingerprints")));
     places(os, dir);
 }
 
@@ -137,6 +138,10 @@ fn trees(os: &Os, dir: &Path) {
     os.images.allocate(&deep.join("f"), MIB).expect("allocate");
     let usage = os.trees.usage(&root).expect("usage");
     assert_eq!(usage.inodes, empty.inodes + 200);
+    let found = os.trees.find(&root, "d99").expect("find").expect("an entry");
+    assert_eq!(root.join(&found), deep, "beyond the levels that stay open");
+    assert_eq!(os.trees.find(&root, "d100").expect("find"), None);
+    assert_eq!(errno(os.trees.find(&deep.join("f"), "f")), Some(Errno::ENOTDIR));
     assert!(usage.bytes >= empty.bytes + MIB, "{usage:?}");
     // In parts: as many entries as it is told, and not one more.
     let mut asked = 0;
@@ -156,6 +161,35 @@ fn trees(os: &Os, dir: &Path) {
     os.trees.remove(&root).expect("remove a file");
     assert_eq!(os.files.stat(&root).expect("stat"), None);
     assert_eq!(errno(os.trees.usage(&root)), Some(Errno::ENOENT));
+}
+
+fn fingerprints(os: &Os, dir: &Path) {
+    // Times of files come from a clock that goes on every few milliseconds.
+    let tick = || std::thread::sleep(std::time::Duration::from_millis(20));
+    let (root, now) =
+        (directory(os, dir.join("root")), |path: &Path| os.trees.fingerprint(path).expect("fingerprint"));
+    let (below, file) = (directory(os, root.join("below")), root.join("below/file"));
+    let (mut seen, mut at) = (std::collections::BTreeSet::new(), root.clone());
+    assert!(seen.insert(now(&at)));
+    image(os, &file, MIB);
+    assert!(seen.insert(now(&at)), "a new file");
+    tick();
+    os.images.write_at(&file, 0, b"one").expect("write");
+    assert!(seen.insert(now(&at)), "its bytes");
+    os.files.rename(&file, &below.join("renamed")).expect("rename");
+    assert!(seen.insert(now(&at)), "its name");
+    os.files.rename(&root, &dir.join("other")).expect("rename");
+    at = dir.join("other");
+    assert!(!seen.insert(now(&at)), "the name of the top does not count");
+    let one = at.join("below/renamed");
+    let (whole, before) = (now(&at), now(&one));
+    os.files.rename(&one, &dir.join("file")).expect("rename");
+    assert_eq!(now(&dir.join("file")), before, "of a file either");
+    tick();
+    os.images.write_at(&dir.join("file"), 0, b"two").expect("write");
+    assert_ne!(now(&dir.join("file")), before);
+    assert_ne!(now(&at), whole, "a file that is gone");
+    assert_eq!(errno(os.trees.fingerprint(&one)), Some(Errno::ENOENT));
 }
 
 fn places(os: &Os, dir: &Path) {

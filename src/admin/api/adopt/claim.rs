@@ -16,6 +16,7 @@ use tokio::time::sleep;
 
 use super::failed;
 use super::foreign::{self, Foreign, Host, become_ours, is_of_provisioner};
+use super::give_up::{as_before, is_in_place, whereabouts};
 use super::record::Records;
 use crate::admin::adopt::{Class, Nodes, Session, name_claim};
 use crate::admin::seen::Name;
@@ -32,26 +33,26 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 240;
 
 /// What was seen of the claim.
-struct Seen {
+pub(super) struct Seen {
     claim: PersistentVolumeClaim,
     /// The name of its PersistentVolume.
-    volume_name: String,
-    volume: Option<PersistentVolume>,
+    pub(super) volume_name: String,
+    pub(super) volume: Option<PersistentVolume>,
     /// As above, with fields that this release does not know.
     whole: Option<Value>,
     /// The PersistentVolume when the adoption began.
-    recorded: Option<Value>,
-    records: Records,
+    pub(super) recorded: Option<Value>,
+    pub(super) records: Records,
 }
 
 impl Seen {
-    fn uid(&self) -> String {
+    pub(super) fn uid(&self) -> String {
         self.claim.uid().unwrap_or_default()
     }
 }
 
 /// What a step has come to.
-enum Step {
+pub(super) enum Step {
     Done,
     /// The next one comes at once.
     Next,
@@ -61,11 +62,15 @@ enum Step {
 
 impl<N: Nodes> Session<N> {
     pub(in crate::admin) async fn adopt_claim(&mut self, name: Name) -> Result<(), String> {
-        let class = self.class().await?;
+        let class = if self.args.give_up { Class::default() } else { self.class().await? };
         let records = self.records().await?;
         let (mut waits, mut said) = (0, "");
         loop {
-            match self.step(&name, &class, &records).await? {
+            let step = match self.args.give_up {
+                true => self.step_back(&name, &records).await,
+                false => self.step(&name, &class, &records).await,
+            };
+            match step? {
                 Step::Done => return Ok(()),
                 Step::Next => waits = 0,
                 Step::Wait(what) => {
@@ -83,12 +88,12 @@ impl<N: Nodes> Session<N> {
         }
     }
 
-    fn objects(&self) -> Result<Objects, String> {
+    pub(super) fn objects(&self) -> Result<Objects, String> {
         let cluster = self.cluster.as_ref().ok_or("--claim needs a kubeconfig")?;
         Ok(cluster.adoption())
     }
 
-    async fn look(&mut self, name: &Name, records: &Records) -> Result<Seen, String> {
+    pub(super) async fn look(&mut self, name: &Name, records: &Records) -> Result<Seen, String> {
         let objects = self.objects()?;
         let claim = objects.claim(&name.namespace, &name.name).await.map_err(failed)?;
         let claim = claim.ok_or_else(|| format!("there is no claim {name}"))?;
@@ -114,6 +119,12 @@ impl<N: Nodes> Session<N> {
         Ok(Seen { claim, volume_name, volume, whole, recorded, records: records.clone() })
     }
 
+    /// Whether a PersistentVolume is one of hostloop.
+    pub(super) fn is_ours(&self, volume: &PersistentVolume) -> bool {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        csi.is_some_and(|csi| csi.driver == self.args.source.driver_name)
+    }
+
     /// Looks, and does the next step.
     async fn step(&mut self, name: &Name, class: &Class, records: &Records) -> Result<Step, String> {
         let seen = self.look(name, records).await?;
@@ -122,13 +133,9 @@ impl<N: Nodes> Session<N> {
             self.screen.say(&format!("claim {name}: {begun}"));
             return Ok(Step::Done);
         }
-        let driver = self.args.source.driver_name.clone();
-        let is_ours = |volume: &PersistentVolume| {
-            let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-            csi.is_some_and(|csi| csi.driver == driver)
-        };
         match (&seen.recorded, &seen.volume) {
-            (None, Some(volume)) if is_ours(volume) => {
+            (None, Some(volume)) if self.is_ours(volume) => {
+                let driver = &self.args.source.driver_name;
                 self.screen.say(&format!("claim {name} has a volume of {driver}"));
                 Ok(Step::Done)
             }
@@ -137,8 +144,8 @@ impl<N: Nodes> Session<N> {
                 "PersistentVolume {} of claim {name} does not exist, and nothing has recorded it",
                 seen.volume_name
             )),
-            (Some(recorded), Some(volume)) if is_ours(volume) || is_again(recorded, volume) => {
-                self.end(name, &seen, is_ours(volume)).await
+            (Some(recorded), Some(volume)) if self.is_ours(volume) || is_again(recorded, volume) => {
+                self.end(name, &seen, self.is_ours(volume)).await
             }
             (Some(recorded), Some(volume)) => self.take_away(recorded, volume).await,
             (Some(recorded), None) => self.make(name, class, &seen, recorded).await,
@@ -181,6 +188,7 @@ impl<N: Nodes> Session<N> {
         self.expect_no_pods(name).await?;
         let whole = seen.whole.clone().unwrap_or_default();
         let order = self.order(name, class, &whole).await?;
+        self.expect_sole(&seen.volume_name, &order).await?;
         let adoption = self.adopt(&AdoptionOrder { dry_run: true, ..order.clone() }).await?;
         self.tell(&order, &adoption);
         if !self.args.yes {
@@ -208,7 +216,12 @@ impl<N: Nodes> Session<N> {
     }
 
     /// Returns what to ask the node for.
-    async fn order(&mut self, name: &Name, class: &Class, whole: &Value) -> Result<AdoptionOrder, String> {
+    pub(super) async fn order(
+        &mut self,
+        name: &Name,
+        class: &Class,
+        whole: &Value,
+    ) -> Result<AdoptionOrder, String> {
         let volume = PersistentVolume::deserialize(whole).map_err(|error| error.to_string())?;
         let Foreign { path, is_directory, block, node } =
             foreign::read(&volume, self.args.source_root.as_deref())?;
@@ -239,7 +252,11 @@ impl<N: Nodes> Session<N> {
     }
 
     /// Deletes the old PersistentVolume. Its driver must not take that for the deletion of the data.
-    async fn take_away(&mut self, recorded: &Value, volume: &PersistentVolume) -> Result<Step, String> {
+    pub(super) async fn take_away(
+        &mut self,
+        recorded: &Value,
+        volume: &PersistentVolume,
+    ) -> Result<Step, String> {
         let objects = self.objects()?;
         if recorded.pointer("/metadata/uid").and_then(Value::as_str) != volume.uid().as_deref() {
             return Err(format!(
@@ -295,6 +312,8 @@ impl<N: Nodes> Session<N> {
     ) -> Result<Step, String> {
         self.expect_no_pods_running(name).await?;
         let order = self.order(name, class, recorded).await?;
+        let sole = self.expect_sole(&seen.volume_name, &order).await;
+        sole.map_err(|why| format!("{why}, and run the command again"))?;
         let volume = match self.adopt(&order).await {
             Ok(adoption) => {
                 self.tell(&order, &adoption);
@@ -303,25 +322,37 @@ impl<N: Nodes> Session<N> {
                 volume
             }
             Err(why) => {
-                let look = AdoptionOrder { look: true, ..order };
-                let made = self.adopt(&look).await.map(|adoption| adoption.made);
-                if made != Ok(false) {
-                    return Err(format!(
-                        "{why}. Claim {name} stays without a PersistentVolume; run the command again when that is mended"
-                    ));
-                }
+                self.expect_not_made(name, order, &why).await?;
                 self.screen.say(&format!("claim {name} gets its PersistentVolume back: {why}"));
-                let mut volume = exchange::made_again(recorded, "");
-                if let (Some(spec), Some(affinity)) = (
-                    volume.pointer_mut("/spec").and_then(Value::as_object_mut),
-                    recorded.pointer("/spec/nodeAffinity"),
-                ) {
-                    spec.insert("nodeAffinity".to_owned(), affinity.clone());
-                }
-                volume
+                as_before(recorded)
             }
         };
-        match self.objects()?.create_volume(&volume, Run::Real).await {
+        self.create(seen, &volume).await
+    }
+
+    /// Makes sure that a node which has refused has made no volume.
+    ///
+    /// # Errors
+    /// Why not, what is where, and what to do.
+    async fn expect_not_made(&mut self, name: &Name, order: AdoptionOrder, why: &str) -> Result<(), String> {
+        let look = AdoptionOrder { look: true, ..order };
+        let stays = format!(
+            "Claim {name} stays without a PersistentVolume; run the command again when that is mended"
+        );
+        match self.adopt(&look).await {
+            Ok(found) if !found.made => Ok(()),
+            Ok(found) if is_in_place(&found, &look) => {
+                let where_it_is = whereabouts(&found, &look);
+                Err(format!("{why}. Now {where_it_is}. {stays}, or go back to what it had (--give-up)"))
+            }
+            Ok(found) => Err(format!("{why}. Now {}. {stays}", whereabouts(&found, &look))),
+            Err(unknown) => Err(format!("{why}. Whether a volume was made is not known: {unknown}. {stays}")),
+        }
+    }
+
+    /// Creates a PersistentVolume of the claim.
+    pub(super) async fn create(&mut self, seen: &Seen, volume: &Value) -> Result<Step, String> {
+        match self.objects()?.create_volume(volume, Run::Real).await {
             Ok(_) => Ok(Step::Next),
             Err(error) if is_outdated(&error) => Ok(Step::Next),
             Err(error) => Err(format!(
@@ -338,7 +369,7 @@ impl<N: Nodes> Session<N> {
     }
 
     /// Waits until the claim is bound, and removes the record.
-    async fn end(&mut self, name: &Name, seen: &Seen, is_ours: bool) -> Result<Step, String> {
+    pub(super) async fn end(&mut self, name: &Name, seen: &Seen, is_ours: bool) -> Result<Step, String> {
         let objects = self.objects()?;
         let phase = seen.claim.status.as_ref().and_then(|status| status.phase.as_deref());
         if phase != Some("Bound") {
@@ -362,18 +393,22 @@ impl<N: Nodes> Session<N> {
             }
         }
         seen.records.remove(&seen.uid()).await?;
-        match is_ours {
-            true => {
+        match (is_ours, self.args.give_up) {
+            (true, _) => {
                 self.screen.say(&format!("claim {name} is adopted"));
                 Ok(Step::Done)
             }
-            false => Err(format!("claim {name} has what it had before")),
+            (false, true) => {
+                self.screen.say(&format!("claim {name} has what it had before"));
+                Ok(Step::Done)
+            }
+            (false, false) => Err(format!("claim {name} has what it had before")),
         }
     }
 }
 
 /// Whether it is the old PersistentVolume, created again.
-fn is_again(recorded: &Value, volume: &PersistentVolume) -> bool {
+pub(super) fn is_again(recorded: &Value, volume: &PersistentVolume) -> bool {
     recorded.pointer("/metadata/uid").and_then(Value::as_str) != volume.uid().as_deref()
         && recorded.pointer("/spec/claimRef/uid").and_then(Value::as_str)
             == volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.as_deref())

@@ -40,9 +40,25 @@ pub(super) enum Host {
 /// # Errors
 /// What is not known, or is missing.
 pub(super) fn read(volume: &PersistentVolume, root: Option<&Path>) -> Result<Foreign, String> {
+    let (path, is_directory) = place(volume, root)?;
+    let name = volume.name_any();
+    let block = is_block(volume);
+    if volume.spec.as_ref().is_some_and(|spec| spec.local.is_some()) && block {
+        return Err(format!("PersistentVolume {name} is a block device, which cannot be adopted"));
+    }
+    let node = node(volume).ok_or_else(|| {
+        format!("PersistentVolume {name} does not say on which one node its data are (nodeAffinity)")
+    })?;
+    Ok(Foreign { path, is_directory, block, node })
+}
+
+/// Where the data of a PersistentVolume are on its node, and whether they are in a directory.
+///
+/// # Errors
+/// What is not known.
+pub(super) fn place(volume: &PersistentVolume, root: Option<&Path>) -> Result<(String, bool), String> {
     let name = volume.name_any();
     let spec = volume.spec.as_ref().ok_or_else(|| format!("PersistentVolume {name} is empty"))?;
-    let block = spec.volume_mode.as_deref() == Some("Block");
     let below = |usual: &str, handle: &str| -> Result<String, String> {
         // A part of a path, which a person or another driver has written.
         if handle.is_empty() || handle.contains('/') || handle.starts_with('.') {
@@ -56,7 +72,7 @@ pub(super) fn read(volume: &PersistentVolume, root: Option<&Path>) -> Result<For
         (Some(local), ..) => (local.path.clone(), true),
         (None, Some(host_path), _) => (host_path.path.clone(), true),
         (None, None, Some(csi)) if csi.driver == "hostpath.csi.k8s.io" => {
-            (below(HOSTPATH_ROOT, &csi.volume_handle)?, !block)
+            (below(HOSTPATH_ROOT, &csi.volume_handle)?, !is_block(volume))
         }
         (None, None, Some(csi)) if csi.driver == "rawfile.csi.openebs.io" => {
             (format!("{}/disk.img", below(RAWFILE_ROOT, &csi.volume_handle)?), false)
@@ -74,18 +90,20 @@ pub(super) fn read(volume: &PersistentVolume, root: Option<&Path>) -> Result<For
             ));
         }
     };
-    if spec.local.is_some() && block {
-        return Err(format!("PersistentVolume {name} is a block device, which cannot be adopted"));
-    }
-    let path = Path::new(&path).components().collect::<std::path::PathBuf>().display().to_string();
-    let node = node(volume).ok_or_else(|| {
-        format!("PersistentVolume {name} does not say on which one node its data are (nodeAffinity)")
-    })?;
-    Ok(Foreign { path, is_directory, block, node })
+    Ok((plain(&path), is_directory))
+}
+
+fn is_block(volume: &PersistentVolume) -> bool {
+    volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block")
+}
+
+/// A path without what does not matter in it, such as a slash at its end.
+pub(super) fn plain(path: &str) -> String {
+    Path::new(path).components().collect::<std::path::PathBuf>().display().to_string()
 }
 
 /// The one node of a PersistentVolume.
-fn node(volume: &PersistentVolume) -> Option<Host> {
+pub(super) fn node(volume: &PersistentVolume) -> Option<Host> {
     let required = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?;
     let [term] = required.node_selector_terms.as_slice() else { return None };
     let named = |requirement: &NodeSelectorRequirement| {

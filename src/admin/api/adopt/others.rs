@@ -1,0 +1,84 @@
+//! Who else has the data of a source: other PersistentVolumes of its path, and pods that mount the path themselves.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
+
+use super::failed;
+use super::foreign::{self, Host, plain};
+use crate::admin::api::Cluster;
+
+/// What is to be adopted.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::admin) struct Sought<'a> {
+    /// The name of its own PersistentVolume; empty for none.
+    pub(in crate::admin) volume: &'a str,
+    pub(in crate::admin) node: &'a str,
+    pub(in crate::admin) path: &'a str,
+    /// Where a CSI driver keeps its volumes, if that is not where its manifests say.
+    pub(in crate::admin) root: Option<&'a Path>,
+}
+
+impl Cluster {
+    /// Makes sure that no other PersistentVolume has the path or a part of it on the node, and that no pod that has not ended mounts it as
+    /// a `hostPath`. What has a directory around it is not meant: such are the pods of drivers.
+    ///
+    /// # Errors
+    /// Who has it, and what to do, as text.
+    pub(in crate::admin) async fn expect_sole(&self, sought: Sought<'_>) -> Result<(), String> {
+        let all = ListParams::default();
+        let volumes = Api::<PersistentVolume>::all(self.client.clone()).list(&all).await.map_err(failed)?;
+        for volume in volumes.items.iter().filter(|volume| volume.name_any() != sought.volume) {
+            let has_it = foreign::place(volume, sought.root).is_ok_and(|(path, _)| sought.has(&path));
+            if has_it && self.may_be_of(foreign::node(volume), sought.node).await? {
+                return Err(format!(
+                    "PersistentVolume {} has {} of node {}, too; what has two owners is not adopted: delete that \
+                     PersistentVolume if it is not needed",
+                    volume.name_any(),
+                    sought.path,
+                    sought.node
+                ));
+            }
+        }
+        let pods = self.in_namespace::<Pod>(None).list(&all).await.map_err(failed)?;
+        match pods.items.iter().find(|pod| sought.is_mounted_by(pod)) {
+            None => Ok(()),
+            Some(pod) => Err(format!(
+                "pod {}/{} mounts {} of node {} as a hostPath; end it first",
+                pod.namespace().unwrap_or_default(),
+                pod.name_any(),
+                sought.path,
+                sought.node
+            )),
+        }
+    }
+
+    /// Whether what names its node so may be on this one.
+    async fn may_be_of(&self, host: Option<Host>, node: &str) -> Result<bool, String> {
+        match host {
+            // It is on the node of each pod that uses it.
+            None => Ok(true),
+            Some(Host::Node(name)) => Ok(name == node),
+            Some(Host::Hostname(host)) => {
+                Ok(self.node_with(foreign::HOSTNAME, &host).await.map_err(failed)? == node)
+            }
+        }
+    }
+}
+
+impl Sought<'_> {
+    fn has(&self, path: &str) -> bool {
+        Path::new(&plain(path)).starts_with(self.path)
+    }
+
+    fn is_mounted_by(&self, pod: &Pod) -> bool {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let Some(spec) = &pod.spec else { return false };
+        // A pod without a node may still come to this one.
+        let is_here = spec.node_name.as_deref().is_none_or(|node| node == self.node);
+        let mut paths = spec.volumes.iter().flatten().filter_map(|volume| volume.host_path.as_ref());
+        is_here && !matches!(phase, Some("Succeeded" | "Failed")) && paths.any(|found| self.has(&found.path))
+    }
+}
