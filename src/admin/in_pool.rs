@@ -7,7 +7,10 @@ use super::api::inspect::Known;
 use super::api::{Cluster, Failure};
 use super::seen::Name;
 use crate::cluster::details::NodeAnswer;
-use crate::model::details::VolumeDetails;
+use crate::model::details::{SnapshotDetails, VolumeDetails};
+
+/// Snapshots that are named at most.
+const SHOWN: usize = 20;
 
 impl Session {
     /// Returns those of the claims whose volumes are in this pool of the node; `None` if the node does not say that, and the screen why.
@@ -35,6 +38,9 @@ impl Session {
                 .problem(&format!("node {node} has no pool {pool}; its pools are {}", pools.join(", ")));
             return Ok(None);
         }
+        if let Some(staying) = snapshots_in(pool, &answer.snapshots) {
+            self.screen.say(&format!("{staying} in pool {pool} of node {node}: delete those that you do not need, or restore them elsewhere"));
+        }
         let there = claims_in(pool, &answer.volumes, &known);
         Ok(Some(claims.intersection(&there).cloned().collect()))
     }
@@ -56,9 +62,42 @@ fn claims_in(pool: &str, volumes: &[VolumeDetails], known: &[Known]) -> BTreeSet
     there.filter_map(|known| known.claim.clone()).collect()
 }
 
+/// Returns which snapshots stay in a pool; `None` if there are none. Cuts that are made for copies go with these.
+fn snapshots_in(pool: &str, snapshots: &[SnapshotDetails]) -> Option<String> {
+    let stay = snapshots.iter().filter(|snapshot| snapshot.pool == pool && snapshot.kind != "cut");
+    let name = |snapshot: &SnapshotDetails| match &snapshot.object {
+        Some(object) => format!("{}/{}", object.namespace, object.name),
+        None => snapshot.id.clone(),
+    };
+    let names: Vec<String> = stay.map(name).collect();
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => None,
+        1 => Some(format!("snapshot {shown} stays")),
+        count => Some(format!("{count} snapshots stay ({shown}{more})")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn snapshots_that_stay_in_a_pool_are_named() {
+        let snapshot = |id: &str, pool: &str, kind: &str| SnapshotDetails {
+            id: id.to_owned(),
+            pool: pool.to_owned(),
+            kind: kind.to_owned(),
+            ..SnapshotDetails::default()
+        };
+        let of_others = [snapshot("a", "slow", "snapshot"), snapshot("b", "fast", "cut")];
+        assert_eq!(snapshots_in("fast", &of_others), None);
+        let one = snapshot("c", "fast", "snapshot");
+        assert_eq!(snapshots_in("fast", std::slice::from_ref(&one)).as_deref(), Some("snapshot c stays"));
+        let two = [one, snapshot("d", "fast", "member")];
+        assert_eq!(snapshots_in("fast", &two).as_deref(), Some("2 snapshots stay (c, d)"));
+    }
 
     #[test]
     fn a_claim_is_where_its_node_says() {
