@@ -6,7 +6,7 @@ use std::{fmt, io};
 use nix::errno::Errno;
 
 use crate::kernel::errno_of;
-use crate::model::{ObjectId, SizeError, VolumeId};
+use crate::model::{ObjectId, SizeError, SnapshotId, VolumeId};
 use crate::store::StoreError;
 
 /// Why a use case did not do what it was asked to. Messages say what to change; they never carry a secret.
@@ -39,6 +39,16 @@ pub enum Error {
         /// The volume.
         id: VolumeId,
         /// The CSI node id of the node that has it.
+        node_id: String,
+    },
+    /// The snapshot was deleted here, and another node may have it as well: FAILED_PRECONDITION, with that node in the metadata.
+    #[error(
+        "snapshot {id} is deleted here, and node {node_id:?} may have a copy of it, which has to be deleted as well"
+    )]
+    AlsoOn {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The CSI node id of the other node.
         node_id: String,
     },
     /// No size in the given range is possible: OUT_OF_RANGE.

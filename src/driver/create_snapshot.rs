@@ -22,6 +22,10 @@ impl Driver {
         let CreateSnapshot { name, source_volume_id, consistency, topology, object } = request;
         let id = SnapshotId::of_name(&self.node_key, &name);
         let source = self.controller_id(&source_volume_id);
+        // One of this name may have moved here: its id names the node that it was made on.
+        let came = self
+            .snapshot_named(&name, |snapshot| snapshot.id != id && Some(&snapshot.source) == source.as_ref());
+        let id = came.map_or(id, |came| came.id.clone());
         let volume_key = source.as_ref().map(|source| (source.into(), Mode::Shared));
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(volume_key))?;
         let there = match self.store.snapshot(&id) {

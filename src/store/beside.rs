@@ -113,10 +113,11 @@ impl Subject {
         Subject::Volume(Volume { phase: Phase::Ready, attachments: Vec::new(), ..volume.clone() })
     }
 
-    /// Returns the record of a snapshot as it lies beside its data.
+    /// Returns the record of a snapshot as it lies beside its data: without the other node that may have it while it moves. That changes
+    /// often, and each of the two nodes has the snapshot whole.
     pub fn of_snapshot(snapshot: &Snapshot, group: Option<&GroupSnapshot>) -> Self {
         let group = group.map(|group| GroupSnapshot { phase: Phase::Ready, ..group.clone() });
-        Subject::Snapshot(Snapshot { phase: Phase::Ready, ..snapshot.clone() }, group)
+        Subject::Snapshot(Snapshot { phase: Phase::Ready, handover: None, ..snapshot.clone() }, group)
     }
 
     /// Reports whether two records say the same of what the disk does not say itself.

@@ -32,6 +32,7 @@ mod log;
 mod lost_answers;
 mod move_calls;
 mod moved;
+mod moved_snapshots;
 mod newer;
 mod peer;
 mod permit_keys;

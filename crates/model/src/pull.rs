@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BackendKind, Consistency, Content, NodeKey, Permit, SnapshotId, Timestamp, VolumeId, VolumeSource,
+    BackendKind, Consistency, Content, MovingSnapshot, NodeKey, Permit, SnapshotId, Timestamp, VolumeId,
+    VolumeSource,
 };
 
 /// The way to a source on another node, as a controller tells it.
@@ -44,6 +45,8 @@ pub enum Keep {
     After(SourceHandle),
     /// It is this one, which an earlier call made, and no other.
     Made(SourceHandle),
+    /// Of a snapshot: it moves to the node with this CSI node id.
+    Moves(String),
 }
 
 /// A source as it is read: a snapshot, or the cut that was made of a volume.
@@ -71,6 +74,8 @@ pub struct SourceDescription {
     pub sealed: bool,
     /// How often that volume had moved.
     pub generation: u64,
+    /// The rest of its record, if it is a snapshot that moves.
+    pub moving: Option<MovingSnapshot>,
 }
 
 impl SourceDescription {

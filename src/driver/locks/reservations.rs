@@ -5,13 +5,16 @@
 //! controller has asked the other nodes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::answer::{Found, Location, Reserved};
-use crate::model::{GroupSnapshotId, Phase, Snapshot, SnapshotId, Timestamp, Volume, VolumeId};
+use crate::model::{
+    FoundSnapshot, GroupSnapshotId, Phase, Side, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
+};
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
 const LIFE: Duration = Duration::from_secs(30);
@@ -97,20 +100,51 @@ impl Driver {
     ///
     /// # Errors
     /// UNAVAILABLE if its record may be lost, because the state file is damaged, or if its data are missing.
-    pub fn find_snapshot(&self, id: &str) -> Result<bool> {
+    pub fn find_snapshot(&self, id: &str) -> Result<FoundSnapshot> {
         self.expect_certain(id)?;
         let found = match (id.parse::<SnapshotId>(), id.parse::<GroupSnapshotId>()) {
             (Ok(id), _) => match self.store.snapshot(&id) {
-                Some(snapshot) => self.has_data(&snapshot)?,
-                None => false,
+                Some(snapshot) => self.found(&snapshot)?,
+                None => FoundSnapshot::default(),
             },
-            (_, Ok(id)) => self.store.group(&id).is_some(),
-            _ => return Ok(false),
+            (_, Ok(id)) => FoundSnapshot { found: self.store.group(&id).is_some(), ..Default::default() },
+            _ => return Ok(FoundSnapshot::default()),
         };
-        match found || !self.may_be_lost(id) {
+        match found.found || !self.may_be_lost(id) {
             true => Ok(found),
             false => Err(self.uncertain(id)),
         }
+    }
+
+    /// Finds out whether this node has a snapshot with this CSI name of this volume, whatever its id: it may have moved here.
+    ///
+    /// # Errors
+    /// Those of [`find_snapshot`](Self::find_snapshot).
+    pub fn find_snapshot_named(&self, name: &str, volume_id: &str) -> Result<FoundSnapshot> {
+        let source = self.controller_id(volume_id);
+        match source.and_then(|source| self.snapshot_named(name, |snapshot| snapshot.source == source)) {
+            Some(snapshot) => self.find_snapshot(snapshot.id.as_str()),
+            None => Ok(FoundSnapshot::default()),
+        }
+    }
+
+    /// Returns a snapshot with this CSI name that is no member of a group, and no cut.
+    pub(crate) fn snapshot_named(
+        &self,
+        name: &str,
+        is_wanted: impl Fn(&Snapshot) -> bool,
+    ) -> Option<Arc<Snapshot>> {
+        let is_named = |snapshot: &Snapshot| {
+            snapshot.name == name && snapshot.group.is_none() && snapshot.pulled_for.is_none()
+        };
+        self.store.snapshots().into_iter().find(|snapshot| is_named(snapshot) && is_wanted(snapshot))
+    }
+
+    fn found(&self, snapshot: &Snapshot) -> Result<FoundSnapshot> {
+        let handover = snapshot.handover.clone();
+        let is_taken = handover.as_ref().is_some_and(|handover| handover.side == Side::Taken);
+        let incomplete = is_taken && snapshot.phase == Phase::Creating;
+        Ok(FoundSnapshot { found: self.has_data(snapshot)?, incomplete, handover })
     }
 
     /// Reports whether the data of a snapshot are here; what is being made or deleted counts as such. The record may outlive the disk.

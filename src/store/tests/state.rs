@@ -319,6 +319,7 @@ fn snapshots_groups_and_cuts_are_found() {
         sealed: false,
         generation: 0,
         object: None,
+        handover: None,
     };
     store.put_snapshot(snapshot("snap", None)).unwrap();
     assert!(!store.has_cut(&id(1)), "a snapshot is no cut");

@@ -128,6 +128,7 @@ fn sample_snapshot(group: Option<GroupSnapshotId>) -> Snapshot {
         sealed: false,
         generation: 0,
         object: None,
+        handover: None,
     }
 }
 

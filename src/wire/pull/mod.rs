@@ -14,7 +14,8 @@ use prost::Message as _;
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle};
 use crate::model::{Consistency, Content, Format, Permit, SnapshotId, Timestamp, VolumeSource};
-use crate::wire::peer;
+use crate::wire::decode::fields;
+use crate::wire::{handover, peer};
 use peer::open_source_request::{self, Source};
 use peer::pull_blocks_response::Message;
 
@@ -40,6 +41,9 @@ pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceReq
             Keep::First => Some(open_source_request::Keep::First(open_source_request::KeepFirst {})),
             Keep::After(cut) => Some(open_source_request::Keep::After(encode_cut(cut))),
             Keep::Made(cut) => Some(open_source_request::Keep::Made(encode_cut(cut))),
+            Keep::Moves(node_id) => Some(open_source_request::Keep::Moves(open_source_request::Moves {
+                node_id: node_id.clone(),
+            })),
         },
     }
 }
@@ -76,6 +80,7 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
         Some(open_source_request::Keep::First(_)) => Keep::First,
         Some(open_source_request::Keep::After(base)) => Keep::After(cut(base)?),
         Some(open_source_request::Keep::Made(made)) => Keep::Made(cut(made)?),
+        Some(open_source_request::Keep::Moves(moves)) => Keep::Moves(fields::node_id(moves.node_id.clone())?),
     };
     Ok(OpenSource { source, target, consistency, began, keep })
 }
@@ -124,6 +129,7 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
         data_bytes: source.data_bytes,
         sealed: source.sealed,
         generation: source.generation,
+        moving: source.moving.as_ref().map(handover::encode_moving),
     }
 }
 
@@ -168,6 +174,7 @@ pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDesc
         data_bytes: answer.data_bytes.min(most),
         sealed: answer.sealed,
         generation: answer.generation,
+        moving: answer.moving.map(handover::decode_moving).transpose()?,
     })
 }
 

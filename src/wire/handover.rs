@@ -1,0 +1,219 @@
+//! The messages with which a snapshot moves to another node, to plain types and back, on both sides.
+
+use super::decode::fields;
+use super::peer;
+use super::pull::Malformed;
+use crate::error::{Error, Result};
+use crate::model::pull::Way;
+use crate::model::{
+    FoundSnapshot, Handover, KeepSnapshot, MovingSnapshot, NodeKey, Permit, ReleaseSnapshot, Side,
+    SnapshotId, SnapshotObject, TakeSnapshot,
+};
+
+/// The longest name of an object of Kubernetes, in bytes.
+const LONGEST: usize = 253;
+
+/// What FindSnapshot asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// A snapshot or a group snapshot with this id.
+    Id(String),
+    /// A snapshot with this CSI name, of the volume with this id.
+    Name { name: String, volume_id: String },
+}
+
+/// Decodes FindSnapshot.
+pub fn wanted(request: peer::FindSnapshotRequest) -> Wanted {
+    let peer::FindSnapshotRequest { snapshot_id, name, source_volume_id } = request;
+    match name.is_empty() || !snapshot_id.is_empty() {
+        true => Wanted::Id(snapshot_id),
+        false => Wanted::Name { name, volume_id: source_volume_id },
+    }
+}
+
+/// Encodes the answer to FindSnapshot.
+pub fn encode_found(found: FoundSnapshot) -> peer::FindSnapshotResponse {
+    let FoundSnapshot { found, incomplete, handover } = found;
+    peer::FindSnapshotResponse { found, incomplete, handover: handover.map(encode) }
+}
+
+/// Decodes the answer to FindSnapshot.
+pub fn decode_found(answer: peer::FindSnapshotResponse) -> FoundSnapshot {
+    let peer::FindSnapshotResponse { found, incomplete, handover } = answer;
+    FoundSnapshot { found, incomplete, handover: handover.and_then(decode) }
+}
+
+/// Encodes the other node that may have a snapshot.
+pub fn encode(handover: Handover) -> peer::Handover {
+    let side = match handover.side {
+        Side::Offered => peer::handover::Side::Offered,
+        Side::Withdrawn => peer::handover::Side::Withdrawn,
+        Side::Taken => peer::handover::Side::Taken,
+    };
+    peer::Handover { side: side.into(), node_id: handover.node_id, number: handover.number }
+}
+
+/// Decodes the other node that may have a snapshot; `None` for a side that only a later version knows.
+pub fn decode(handover: peer::Handover) -> Option<Handover> {
+    let side = match handover.side() {
+        peer::handover::Side::Unspecified => return None,
+        peer::handover::Side::Offered => Side::Offered,
+        peer::handover::Side::Withdrawn => Side::Withdrawn,
+        peer::handover::Side::Taken => Side::Taken,
+    };
+    Some(Handover { side, node_id: handover.node_id, number: handover.number })
+}
+
+/// Encodes what a snapshot has beside its data.
+pub fn encode_moving(moving: &MovingSnapshot) -> peer::MovingSnapshot {
+    let MovingSnapshot { name, source, object, pool, number } = moving.clone();
+    let (namespace, snapshot_name, content_name) =
+        object.map(|object| (object.namespace, object.name, object.content)).unwrap_or_default();
+    let (volume_id, pool) = (source.to_string(), pool.to_string());
+    peer::MovingSnapshot { name, volume_id, namespace, snapshot_name, content_name, number, pool }
+}
+
+/// Decodes what a snapshot has beside its data.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode_moving(moving: peer::MovingSnapshot) -> std::result::Result<MovingSnapshot, Malformed> {
+    let peer::MovingSnapshot { name, volume_id, namespace, snapshot_name, content_name, number, pool } =
+        moving;
+    if let Some(long) = [&namespace, &snapshot_name, &content_name].iter().find(|name| name.len() > LONGEST) {
+        return Err(Malformed(format!("it names an object with {} bytes", long.len())));
+    }
+    let object = (!snapshot_name.is_empty()).then_some(SnapshotObject {
+        namespace,
+        name: snapshot_name,
+        content: content_name,
+    });
+    let source = volume_id.parse().map_err(|_| Malformed("its volume has no id of hostloop".to_owned()))?;
+    let name = fields::name(name).map_err(|error| Malformed(format!("its {error}")))?;
+    let pool = pool.parse().map_err(|_| Malformed("its pool has no name of a pool".to_owned()))?;
+    Ok(MovingSnapshot { name, source, object, pool, number })
+}
+
+/// Decodes TakeSnapshot.
+///
+/// # Errors
+/// INVALID_ARGUMENT.
+pub fn take(request: peer::TakeSnapshotRequest) -> Result<TakeSnapshot> {
+    let peer::TakeSnapshotRequest { snapshot_id, source_address, source_node_id, permit } = request;
+    let permit = Permit::new(permit)
+        .ok_or_else(|| Error::Invalid(format!("permit has more than {} bytes", Permit::LONGEST)))?;
+    if source_address.is_empty() {
+        return Err(Error::Invalid("source_address is missing".to_owned()));
+    }
+    let (id, node_id) = (id(&snapshot_id)?, fields::node_id(source_node_id)?);
+    let way = Way { node_key: NodeKey::of(&node_id), address: source_address, permit };
+    Ok(TakeSnapshot { id, node_id, way })
+}
+
+/// Decodes ReleaseSnapshot.
+///
+/// # Errors
+/// INVALID_ARGUMENT, also without a number: each offer has one.
+pub fn release(request: peer::ReleaseSnapshotRequest) -> Result<ReleaseSnapshot> {
+    let peer::ReleaseSnapshotRequest { snapshot_id, node_id, number } = request;
+    Ok(ReleaseSnapshot {
+        id: id(&snapshot_id)?,
+        node_id: fields::node_id(node_id)?,
+        number: offered(number)?,
+    })
+}
+
+/// Decodes KeepSnapshot.
+///
+/// # Errors
+/// INVALID_ARGUMENT, also without a number.
+pub fn keep(request: peer::KeepSnapshotRequest) -> Result<KeepSnapshot> {
+    let peer::KeepSnapshotRequest { snapshot_id, node_id, number, alone } = request;
+    let (id, node_id) = (id(&snapshot_id)?, fields::node_id(node_id)?);
+    Ok(KeepSnapshot { id, node_id, number: offered(number)?, alone })
+}
+
+/// Returns the id of a snapshot that a request names.
+///
+/// # Errors
+/// INVALID_ARGUMENT for text that is no id.
+pub fn id(id: &str) -> Result<SnapshotId> {
+    id.parse().map_err(|_| Error::Invalid(format!("snapshot_id {id:?} is not the id of a snapshot")))
+}
+
+fn offered(number: u64) -> Result<u64> {
+    match number {
+        0 => Err(Error::Invalid("number is missing: each offer has one".to_owned())),
+        number => Ok(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{PoolName, VolumeId};
+
+    fn moving() -> MovingSnapshot {
+        let object = SnapshotObject {
+            namespace: "shop".to_owned(),
+            name: "before".to_owned(),
+            content: "content-1".to_owned(),
+        };
+        let source = VolumeId::of_name(&NodeKey::of("a"), "v");
+        let (name, pool) = ("snapshot-1".to_owned(), PoolName::default());
+        MovingSnapshot { name, source, object: Some(object), pool, number: 7 }
+    }
+
+    #[test]
+    fn a_handover_is_read_as_it_was_sent() {
+        for side in [Side::Offered, Side::Withdrawn, Side::Taken] {
+            let handover = Handover { side, node_id: "b".to_owned(), number: 3 };
+            let found = FoundSnapshot { found: true, incomplete: true, handover: Some(handover) };
+            assert_eq!(decode_found(encode_found(found.clone())), found);
+        }
+        assert_eq!(decode(peer::Handover { side: 99, ..Default::default() }), None);
+        let unnamed = MovingSnapshot { object: None, ..moving() };
+        for moving in [moving(), unnamed] {
+            assert_eq!(decode_moving(encode_moving(&moving)), Ok(moving));
+        }
+    }
+
+    #[test]
+    fn a_wrong_record_of_a_snapshot_is_refused() {
+        let good = || encode_moving(&moving());
+        for wrong in [
+            peer::MovingSnapshot { name: String::new(), ..good() },
+            peer::MovingSnapshot { name: "a\0b".to_owned(), ..good() },
+            peer::MovingSnapshot { pool: "../x".to_owned(), ..good() },
+            peer::MovingSnapshot { volume_id: "../x".to_owned(), ..good() },
+            peer::MovingSnapshot { content_name: "x".repeat(LONGEST + 1), ..good() },
+        ] {
+            assert!(decode_moving(wrong.clone()).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_order_about_a_snapshot_needs_all_fields() {
+        let snapshot_id = SnapshotId::of_name(&NodeKey::of("a"), "s").to_string();
+        let take_it = peer::TakeSnapshotRequest {
+            snapshot_id: snapshot_id.clone(),
+            source_address: "a:1".to_owned(),
+            source_node_id: "a".to_owned(),
+            permit: vec![1],
+        };
+        assert_eq!(take(take_it.clone()).unwrap().way.node_key, NodeKey::of("a"));
+        let release_it = peer::ReleaseSnapshotRequest { snapshot_id, node_id: "b".to_owned(), number: 3 };
+        assert_eq!(release(release_it.clone()).unwrap().number, 3);
+        for wrong in [
+            take(peer::TakeSnapshotRequest { source_address: String::new(), ..take_it.clone() }).err(),
+            take(peer::TakeSnapshotRequest { source_node_id: String::new(), ..take_it.clone() }).err(),
+            take(peer::TakeSnapshotRequest { permit: vec![0; Permit::LONGEST + 1], ..take_it.clone() }).err(),
+            take(peer::TakeSnapshotRequest { snapshot_id: "x".to_owned(), ..take_it }).err(),
+            release(peer::ReleaseSnapshotRequest { number: 0, ..release_it.clone() }).err(),
+            release(peer::ReleaseSnapshotRequest { node_id: String::new(), ..release_it }).err(),
+            keep(peer::KeepSnapshotRequest::default()).err(),
+        ] {
+            assert!(matches!(wrong, Some(Error::Invalid(_))), "{wrong:?}");
+        }
+    }
+}
