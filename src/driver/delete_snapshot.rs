@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Driver;
 use crate::error::{Error, Result};
-use crate::model::{Handover, Phase, Snapshot, SnapshotId};
+use crate::model::{Handover, Phase, Snapshot, SnapshotId, VolumeId};
 
 impl Driver {
     /// Deletes a snapshot; fine if there is none. Volumes that were made from it stay as they are.
@@ -15,7 +15,9 @@ impl Driver {
     /// UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
         let Ok(id) = snapshot_id.parse::<SnapshotId>() else { return Ok(()) };
-        let _guard = self.lock(&id)?;
+        // If it is being copied from another node, a retry finds that ended.
+        let target = VolumeId::of_taken(&self.node_key, &id);
+        let _guard = self.lock(&id).inspect_err(|_| self.pulls.stop(&target))?;
         let there = self.store.snapshot(&id);
         let there = there.map_or_else(|| self.snapshot_beside(&id), |snapshot| Ok(Some(snapshot)))?;
         let Some(snapshot) = there else { return self.expect_no_files_of_snapshot(&id) };

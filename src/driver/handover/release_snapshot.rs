@@ -2,7 +2,7 @@
 
 use crate::driver::Driver;
 use crate::error::Result;
-use crate::model::{Handover, ReleaseSnapshot, Side};
+use crate::model::{Handover, ReleaseSnapshot, Side, VolumeId};
 
 use super::unfit;
 
@@ -12,11 +12,13 @@ impl Driver {
     /// that it releases nothing by that number. Succeeds if there is none.
     ///
     /// # Errors
-    /// ABORTED while it is read; FAILED_PRECONDITION if this node's record names another node or number, or if the source keeps the
+    /// ABORTED while it is read, or copied: a copy ends then; FAILED_PRECONDITION if this node's record names another node or number, or if the source keeps the
     /// snapshot.
     pub fn release_snapshot(&self, request: &ReleaseSnapshot) -> Result<()> {
         let ReleaseSnapshot { id, node_id, number } = request;
-        let _guard = self.lock(id)?;
+        // The copy that is being made is of no use any more, and need not be waited for.
+        let target = VolumeId::of_taken(&self.node_key, id);
+        let _guard = self.lock(id).inspect_err(|_| self.pulls.stop(&target))?;
         let Some(snapshot) = self.store.snapshot(id) else { return Ok(()) };
         let is_meant = |handover: &Handover| {
             handover.side != Side::Withdrawn && handover.node_id == *node_id && handover.number == *number
