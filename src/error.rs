@@ -6,7 +6,7 @@ use std::{fmt, io};
 use nix::errno::Errno;
 
 use crate::kernel::errno_of;
-use crate::model::{ObjectId, SizeError, SnapshotId, VolumeId};
+use crate::model::{ObjectId, SizeError, VolumeId};
 use crate::store::StoreError;
 
 /// Why a use case did not do what it was asked to. Messages say what to change; they never carry a secret.
@@ -41,13 +41,13 @@ pub enum Error {
         /// The CSI node id of the node that has it.
         node_id: String,
     },
-    /// The snapshot was deleted here, and another node may have it as well: FAILED_PRECONDITION, with that node in the metadata.
+    /// The snapshot or the group was deleted here, and another node may have it as well: FAILED_PRECONDITION, with that node in the metadata.
     #[error(
-        "snapshot {id} is deleted here, and node {node_id:?} may have a copy of it, which has to be deleted as well"
+        "{id} is deleted here, and node {node_id:?} may have a copy of it, which has to be deleted as well"
     )]
     AlsoOn {
-        /// The snapshot.
-        id: SnapshotId,
+        /// The snapshot or the group.
+        id: ObjectId,
         /// The CSI node id of the other node.
         node_id: String,
     },

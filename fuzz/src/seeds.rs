@@ -220,6 +220,7 @@ fn peers() -> Vec<Tagged> {
                 source_address: "127.0.0.1:1".to_owned(),
                 source_node_id: "node-b".to_owned(),
                 permit: permit(),
+                members: Vec::new(),
             },
         ),
         call(

@@ -41,7 +41,7 @@ Every volume of the driver on the node gets a copy on another one. Without --now
 then drain the node, and each volume changes its node when its pods have left. evacuate does not cordon the node. \
 Ctrl-C ends only this command; the same command again follows the moves further. Volumes that are refused are listed at the \
 end; the others are moved. Snapshots stay on the node, unless --with-snapshots moves them too: their VolumeSnapshots stay what they \
-are. Snapshots of a group cannot be moved.
+are. A group of snapshots moves as a whole.
 
 Examples:
   kubectl cordon node-1

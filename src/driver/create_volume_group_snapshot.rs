@@ -29,6 +29,11 @@ impl Driver {
         let mut sources: Vec<VolumeId> = parsed.iter().flatten().cloned().collect();
         sources.sort();
         sources.dedup();
+        // One of this name may have moved here: its id names the node that it was made on.
+        let is_this =
+            |group: &GroupSnapshot| group.id != id && group.name == name && group.sources == sources;
+        let came = self.store.groups().into_iter().find(|group| is_this(group));
+        let id = came.map_or(id, |came| came.id.clone());
         let keys = sources.iter().map(|source| (source.into(), Mode::Shared));
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(keys))?;
         let unknown =
@@ -51,7 +56,8 @@ impl Driver {
             sources.iter().map(|source| SnapshotId::of_member(&id, &self.node_key, source)).collect();
         let _turn = self.copy_turn()?;
         let (phase, created) = (Phase::Creating, Timestamp::now());
-        let group = GroupSnapshot { id, name, phase, created, sources, snapshots, consistency };
+        let group =
+            GroupSnapshot { id, name, phase, created, sources, snapshots, consistency, handover: None };
         let group = self.store.put_group(group)?;
         let made = self.make_members(&group, volumes).and_then(|created| {
             let group = GroupSnapshot { phase: Phase::Ready, created, ..(*group).clone() };

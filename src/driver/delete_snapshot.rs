@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Driver;
 use crate::error::{Error, Result};
-use crate::model::{Handover, Phase, Snapshot, SnapshotId, VolumeId};
+use crate::model::{Handover, Phase, Snapshot, SnapshotId};
 
 impl Driver {
     /// Deletes a snapshot; fine if there is none. Volumes that were made from it stay as they are.
@@ -16,8 +16,7 @@ impl Driver {
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
         let Ok(id) = snapshot_id.parse::<SnapshotId>() else { return Ok(()) };
         // If it is being copied from another node, a retry finds that ended.
-        let target = VolumeId::of_taken(&self.node_key, &id);
-        let _guard = self.lock(&id).inspect_err(|_| self.pulls.stop(&target))?;
+        let _guard = self.lock(&id).inspect_err(|_| self.stop_taking([&id]))?;
         let there = self.store.snapshot(&id);
         let there = there.map_or_else(|| self.snapshot_beside(&id), |snapshot| Ok(Some(snapshot)))?;
         let Some(snapshot) = there else { return self.expect_no_files_of_snapshot(&id) };
@@ -34,7 +33,9 @@ impl Driver {
         }
         self.delete_known_snapshot(&snapshot)?;
         match &snapshot.handover {
-            Some(Handover { node_id, .. }) => Err(Error::AlsoOn { id, node_id: node_id.clone() }),
+            Some(Handover { node_id, .. }) => {
+                Err(Error::AlsoOn { id: (&id).into(), node_id: node_id.clone() })
+            }
             None => Ok(()),
         }
     }

@@ -67,8 +67,8 @@ pub(super) fn may_open(grant: &Grant, request: &OpenSource) -> Result<()> {
         return Err(refused(text));
     }
     match (&request.keep, &grant.source) {
-        (Keep::Moves(node_id), VolumeSource::Snapshot(id)) => may_take(grant, (node_id, id)),
-        (Keep::Moves(_), VolumeSource::Volume(_)) => Err(refused("volumes do not move by it")),
+        (Keep::Moves { node_id, .. }, VolumeSource::Snapshot(id)) => may_take(grant, (node_id, id)),
+        (Keep::Moves { .. }, VolumeSource::Volume(_)) => Err(refused("volumes do not move by it")),
         _ => Ok(()),
     }
 }
@@ -188,7 +188,7 @@ mod tests {
             target: target.clone(),
             consistency: Consistency::default(),
             began: Timestamp::now(),
-            keep: Keep::Moves(node_id.to_owned()),
+            keep: Keep::Moves { node_id: node_id.to_owned(), group: None },
         };
         denied(may_open(&permitted(), &order(&target, "b")), "not for moving");
         let taken = VolumeId::of_taken(&NodeKey::of("b"), &snapshot);

@@ -116,7 +116,7 @@ impl Subject {
     /// Returns the record of a snapshot as it lies beside its data: without the other node that may have it while it moves. That changes
     /// often, and each of the two nodes has the snapshot whole.
     pub fn of_snapshot(snapshot: &Snapshot, group: Option<&GroupSnapshot>) -> Self {
-        let group = group.map(|group| GroupSnapshot { phase: Phase::Ready, ..group.clone() });
+        let group = group.map(|group| GroupSnapshot { phase: Phase::Ready, handover: None, ..group.clone() });
         Subject::Snapshot(Snapshot { phase: Phase::Ready, handover: None, ..snapshot.clone() }, group)
     }
 

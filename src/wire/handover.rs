@@ -2,12 +2,12 @@
 
 use super::decode::fields;
 use super::peer;
-use super::pull::Malformed;
+use super::pull::{Malformed, consistency};
 use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::{
-    FoundSnapshot, Handover, KeepSnapshot, MovingSnapshot, NodeKey, Permit, ReleaseSnapshot, Side,
-    SnapshotId, SnapshotObject, TakeSnapshot,
+    FoundSnapshot, GroupSnapshot, Handover, KeepSnapshot, MovingId, MovingSnapshot, NodeKey, Permit, Phase,
+    ReleaseSnapshot, Side, SnapshotId, SnapshotObject, TakeSnapshot, Timestamp, VolumeId,
 };
 
 /// The longest name of an object of Kubernetes, in bytes.
@@ -66,11 +66,47 @@ pub fn decode(handover: peer::Handover) -> Option<Handover> {
 
 /// Encodes what a snapshot has beside its data.
 pub fn encode_moving(moving: &MovingSnapshot) -> peer::MovingSnapshot {
-    let MovingSnapshot { name, source, object, pool, number } = moving.clone();
+    let MovingSnapshot { name, source, object, pool, group, number } = moving.clone();
     let (namespace, snapshot_name, content_name) =
         object.map(|object| (object.namespace, object.name, object.content)).unwrap_or_default();
     let (volume_id, pool) = (source.to_string(), pool.to_string());
-    peer::MovingSnapshot { name, volume_id, namespace, snapshot_name, content_name, number, pool }
+    let group = group.map(encode_group);
+    peer::MovingSnapshot { name, volume_id, namespace, snapshot_name, content_name, number, pool, group }
+}
+
+fn encode_group(group: GroupSnapshot) -> peer::MovingGroup {
+    let GroupSnapshot { id, name, created, sources, snapshots, consistency, .. } = group;
+    peer::MovingGroup {
+        id: id.to_string(),
+        name,
+        created_ns: created.as_nanos(),
+        volume_ids: sources.iter().map(ToString::to_string).collect(),
+        snapshot_ids: snapshots.iter().map(ToString::to_string).collect(),
+        no_freeze: !consistency.freeze,
+        freeze_timeout_ms: consistency.freeze_timeout_ms,
+    }
+}
+
+/// Decodes the record of a group, as one that is being made.
+fn decode_group(group: peer::MovingGroup) -> std::result::Result<GroupSnapshot, Malformed> {
+    let wrong = |what: &str| Malformed(format!("its group has {what}"));
+    let parsed = |ids: &[String]| ids.iter().map(|id| id.parse().ok()).collect::<Option<Vec<VolumeId>>>();
+    let sources = parsed(&group.volume_ids).ok_or_else(|| wrong("a volume without an id of hostloop"))?;
+    let members = group.snapshot_ids.iter().map(|id| id.parse().ok()).collect::<Option<Vec<SnapshotId>>>();
+    let snapshots = members.ok_or_else(|| wrong("a member without an id of hostloop"))?;
+    if sources.len() != snapshots.len() || sources.is_empty() {
+        return Err(wrong("another number of members than of volumes"));
+    }
+    Ok(GroupSnapshot {
+        id: group.id.parse().map_err(|_| wrong("no id of hostloop"))?,
+        name: fields::name(group.name).map_err(|error| Malformed(format!("its group: {error}")))?,
+        phase: Phase::Creating,
+        created: Timestamp::from_nanos(group.created_ns),
+        sources,
+        snapshots,
+        consistency: consistency(group.no_freeze, group.freeze_timeout_ms),
+        handover: None,
+    })
 }
 
 /// Decodes what a snapshot has beside its data.
@@ -78,7 +114,7 @@ pub fn encode_moving(moving: &MovingSnapshot) -> peer::MovingSnapshot {
 /// # Errors
 /// [`Malformed`].
 pub fn decode_moving(moving: peer::MovingSnapshot) -> std::result::Result<MovingSnapshot, Malformed> {
-    let peer::MovingSnapshot { name, volume_id, namespace, snapshot_name, content_name, number, pool } =
+    let peer::MovingSnapshot { name, volume_id, namespace, snapshot_name, content_name, number, pool, group } =
         moving;
     if let Some(long) = [&namespace, &snapshot_name, &content_name].iter().find(|name| name.len() > LONGEST) {
         return Err(Malformed(format!("it names an object with {} bytes", long.len())));
@@ -91,7 +127,8 @@ pub fn decode_moving(moving: peer::MovingSnapshot) -> std::result::Result<Moving
     let source = volume_id.parse().map_err(|_| Malformed("its volume has no id of hostloop".to_owned()))?;
     let name = fields::name(name).map_err(|error| Malformed(format!("its {error}")))?;
     let pool = pool.parse().map_err(|_| Malformed("its pool has no name of a pool".to_owned()))?;
-    Ok(MovingSnapshot { name, source, object, pool, number })
+    let group = group.map(decode_group).transpose()?;
+    Ok(MovingSnapshot { name, source, object, pool, group, number })
 }
 
 /// Decodes TakeSnapshot.
@@ -99,15 +136,30 @@ pub fn decode_moving(moving: peer::MovingSnapshot) -> std::result::Result<Moving
 /// # Errors
 /// INVALID_ARGUMENT.
 pub fn take(request: peer::TakeSnapshotRequest) -> Result<TakeSnapshot> {
-    let peer::TakeSnapshotRequest { snapshot_id, source_address, source_node_id, permit } = request;
-    let permit = Permit::new(permit)
-        .ok_or_else(|| Error::Invalid(format!("permit has more than {} bytes", Permit::LONGEST)))?;
+    let peer::TakeSnapshotRequest { snapshot_id, source_address, source_node_id, permit, members } = request;
     if source_address.is_empty() {
         return Err(Error::Invalid("source_address is missing".to_owned()));
     }
     let (id, node_id) = (id(&snapshot_id)?, fields::node_id(source_node_id)?);
-    let way = Way { node_key: NodeKey::of(&node_id), address: source_address, permit };
-    Ok(TakeSnapshot { id, node_id, way })
+    let way = |permit: Vec<u8>| {
+        let permit = Permit::new(permit)
+            .ok_or_else(|| Error::Invalid(format!("permit has more than {} bytes", Permit::LONGEST)))?;
+        Ok::<_, Error>(Way { node_key: NodeKey::of(&node_id), address: source_address.clone(), permit })
+    };
+    let member = |member: peer::take_snapshot_request::Member| {
+        let id = member.snapshot_id.parse();
+        let id =
+            id.map_err(|_| Error::Invalid(format!("{:?} is not the id of a snapshot", member.snapshot_id)))?;
+        Ok::<_, Error>((id, way(member.permit)?))
+    };
+    let ways = match &id {
+        MovingId::Snapshot(snapshot) => vec![(snapshot.clone(), way(permit)?)],
+        MovingId::Group(_) if members.is_empty() => {
+            return Err(Error::Invalid("members are missing: a group has some".to_owned()));
+        }
+        MovingId::Group(_) => members.into_iter().map(member).collect::<Result<Vec<_>>>()?,
+    };
+    Ok(TakeSnapshot { id, node_id, ways })
 }
 
 /// Decodes ReleaseSnapshot.
@@ -133,12 +185,14 @@ pub fn keep(request: peer::KeepSnapshotRequest) -> Result<KeepSnapshot> {
     Ok(KeepSnapshot { id, node_id, number: offered(number)?, alone })
 }
 
-/// Returns the id of a snapshot that a request names.
+/// Returns the id of a snapshot or a group snapshot that a request names.
 ///
 /// # Errors
 /// INVALID_ARGUMENT for text that is no id.
-pub fn id(id: &str) -> Result<SnapshotId> {
-    id.parse().map_err(|_| Error::Invalid(format!("snapshot_id {id:?} is not the id of a snapshot")))
+pub fn id(id: &str) -> Result<MovingId> {
+    let wrong =
+        |_| Error::Invalid(format!("snapshot_id {id:?} is not the id of a snapshot or a group snapshot"));
+    id.parse().map_err(wrong)
 }
 
 fn offered(number: u64) -> Result<u64> {
@@ -151,7 +205,23 @@ fn offered(number: u64) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{PoolName, VolumeId};
+    use crate::model::{Consistency, GroupSnapshotId, PoolName};
+
+    fn group() -> GroupSnapshot {
+        let node = NodeKey::of("a");
+        let id = GroupSnapshotId::of_name(&node, "g");
+        let source = VolumeId::of_name(&node, "v");
+        GroupSnapshot {
+            name: "g".to_owned(),
+            phase: Phase::Creating,
+            created: Timestamp::from_nanos(3),
+            snapshots: vec![SnapshotId::of_member(&id, &node, &source)],
+            sources: vec![source],
+            consistency: Consistency { freeze: false, ..Consistency::default() },
+            handover: None,
+            id,
+        }
+    }
 
     fn moving() -> MovingSnapshot {
         let object = SnapshotObject {
@@ -161,7 +231,7 @@ mod tests {
         };
         let source = VolumeId::of_name(&NodeKey::of("a"), "v");
         let (name, pool) = ("snapshot-1".to_owned(), PoolName::default());
-        MovingSnapshot { name, source, object: Some(object), pool, number: 7 }
+        MovingSnapshot { name, source, object: Some(object), pool, group: None, number: 7 }
     }
 
     #[test]
@@ -173,7 +243,8 @@ mod tests {
         }
         assert_eq!(decode(peer::Handover { side: 99, ..Default::default() }), None);
         let unnamed = MovingSnapshot { object: None, ..moving() };
-        for moving in [moving(), unnamed] {
+        let member = MovingSnapshot { group: Some(group()), ..moving() };
+        for moving in [moving(), unnamed, member] {
             assert_eq!(decode_moving(encode_moving(&moving)), Ok(moving));
         }
     }
@@ -190,6 +261,17 @@ mod tests {
         ] {
             assert!(decode_moving(wrong.clone()).is_err(), "{wrong:?}");
         }
+        let of_group = |wrong: peer::MovingGroup| peer::MovingSnapshot { group: Some(wrong), ..good() };
+        assert!(decode_moving(of_group(encode_group(group()))).is_ok());
+        for wrong in [
+            peer::MovingGroup { id: "x".to_owned(), ..encode_group(group()) },
+            peer::MovingGroup { snapshot_ids: Vec::new(), ..encode_group(group()) },
+            peer::MovingGroup { snapshot_ids: vec!["../x".to_owned()], ..encode_group(group()) },
+            peer::MovingGroup { volume_ids: vec!["x".to_owned()], ..encode_group(group()) },
+            peer::MovingGroup { name: String::new(), ..encode_group(group()) },
+        ] {
+            assert!(decode_moving(of_group(wrong.clone())).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
@@ -200,8 +282,14 @@ mod tests {
             source_address: "a:1".to_owned(),
             source_node_id: "a".to_owned(),
             permit: vec![1],
+            members: Vec::new(),
         };
-        assert_eq!(take(take_it.clone()).unwrap().way.node_key, NodeKey::of("a"));
+        assert_eq!(take(take_it.clone()).unwrap().ways[0].1.node_key, NodeKey::of("a"));
+        let group = peer::TakeSnapshotRequest { snapshot_id: group().id.to_string(), ..take_it.clone() };
+        let member =
+            |id: &str| peer::take_snapshot_request::Member { snapshot_id: id.to_owned(), permit: vec![1] };
+        let of = |members| peer::TakeSnapshotRequest { members, ..group.clone() };
+        assert_eq!(take(of(vec![member(&snapshot_id)])).unwrap().ways.len(), 1);
         let release_it = peer::ReleaseSnapshotRequest { snapshot_id, node_id: "b".to_owned(), number: 3 };
         assert_eq!(release(release_it.clone()).unwrap().number, 3);
         for wrong in [
@@ -209,6 +297,8 @@ mod tests {
             take(peer::TakeSnapshotRequest { source_node_id: String::new(), ..take_it.clone() }).err(),
             take(peer::TakeSnapshotRequest { permit: vec![0; Permit::LONGEST + 1], ..take_it.clone() }).err(),
             take(peer::TakeSnapshotRequest { snapshot_id: "x".to_owned(), ..take_it }).err(),
+            take(of(Vec::new())).err(),
+            take(of(vec![member("x")])).err(),
             release(peer::ReleaseSnapshotRequest { number: 0, ..release_it.clone() }).err(),
             release(peer::ReleaseSnapshotRequest { node_id: String::new(), ..release_it }).err(),
             keep(peer::KeepSnapshotRequest::default()).err(),

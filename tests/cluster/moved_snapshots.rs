@@ -7,7 +7,7 @@ use hostloop::wire::{csi, peer};
 use tonic::{Code, Status};
 
 use crate::harness::{Cluster, Fault, Way, address, fails, place, volume, within};
-use crate::requests::{MIB, MadeFrom, delete_snapshot, group};
+use crate::requests::{MIB, MadeFrom, delete_group, delete_snapshot, group};
 use crate::wait::until_answered;
 
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -179,6 +179,21 @@ async fn a_move_that_has_begun_can_go_to_another_node() {
     assert!(moving.holders().is_empty());
 }
 
+/// What the target has so far is of no use without the source.
+#[tokio::test]
+async fn a_snapshot_on_its_way_does_not_move_on() {
+    let moving = Moving::new().await;
+    moving.cluster.node("a").fault("PullBlocks", Fault::Begins);
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(2), moving.move_once("a", "b")).await;
+    fails(moving.move_once("b", "c").await, Code::Aborted, "is being copied");
+    assert!(moving.holders().contains(&"a"));
+    moving.cluster.node("a").heal();
+    moving.cluster.net.cut(&address("a"));
+    moving.move_it("a", "b").await;
+    moving.move_it("b", "c").await;
+    assert_eq!(moving.holders(), ["c"]);
+}
+
 #[tokio::test]
 async fn a_full_target_leaves_the_snapshot_where_it_is() {
     let moving = Moving::new().await;
@@ -195,16 +210,51 @@ async fn a_full_target_leaves_the_snapshot_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_group_cannot_be_moved() {
+async fn a_member_moves_with_its_group_only() {
     let mut moving = Moving::new().await;
-    let request = group("g", &[moving.volume.as_str()]);
-    let made = within(moving.cluster.controller.client.call(request)).await.unwrap().group_snapshot.unwrap();
-    moving.snapshot = made.snapshots[0].clone();
-    fails(moving.move_once("a", "b").await, Code::FailedPrecondition, "is a member of group");
+    let (client, volume) = (moving.cluster.controller.client.clone(), moving.volume.clone());
+    let made = within(client.call(group("g", &[volume.as_str()]))).await.unwrap().group_snapshot.unwrap();
+    let member = made.snapshots[0].snapshot_id.clone();
+    moving.snapshot.snapshot_id = member.clone();
+    fails(moving.move_once("a", "b").await, Code::FailedPrecondition, "moves as a whole");
+    moving.snapshot.snapshot_id = made.group_snapshot_id.clone();
+    for (from, to) in [("a", "b"), ("b", "c")] {
+        moving.cluster.node(from).fault("ReleaseSnapshot", Fault::LoseAnswer);
+        moving.move_once(from, to).await.expect_err("the answer is lost");
+        moving.cluster.node(from).heal();
+        moving.move_it(from, to).await;
+        let asked = csi::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: made.group_snapshot_id.clone(),
+            ..Default::default()
+        };
+        let found = within(client.call(asked)).await.unwrap().group_snapshot.unwrap();
+        assert_eq!(found.snapshots.len(), 1);
+        assert_eq!(
+            (&found.snapshots[0].snapshot_id, found.creation_time, found.ready_to_use),
+            (&member, made.creation_time, true)
+        );
+        let restored = MadeFrom::Snapshot(member.clone()).source_of(volume_of(to));
+        moving.cluster.controller.create(restored).await.unwrap();
+    }
+    within(client.call(delete_group(&made.group_snapshot_id))).await.unwrap();
+    let by_id = csi::ListSnapshotsRequest { snapshot_id: member, ..Default::default() };
+    assert!(moving.listed(by_id).await.is_empty());
+    fails(moving.move_once("c", "a").await, Code::NotFound, "has group snapshot");
+}
+
+fn volume_of(node: &str) -> csi::CreateVolumeRequest {
+    volume(&format!("restored-{node}"), 64 * MIB, &["c"])
+}
+
+#[tokio::test]
+async fn a_move_to_nowhere_is_refused() {
+    let mut moving = Moving::new().await;
     fails(moving.move_once("a", "a").await, Code::InvalidArgument, "another node");
     fails(moving.move_once("a", "x").await, Code::NotFound, "node \"x\"");
     moving.snapshot.snapshot_id = SnapshotId::of_name(&hostloop::model::NodeKey::of("a"), "none").to_string();
     fails(moving.move_once("a", "b").await, Code::NotFound, "has snapshot");
+    moving.snapshot.snapshot_id = "x".to_owned();
+    fails(moving.move_once("a", "b").await, Code::InvalidArgument, "is not the id");
 }
 
 /// Each page lists it once while two nodes have it.

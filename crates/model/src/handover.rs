@@ -1,9 +1,12 @@
 //! A snapshot that moves from one node to another: for a time both have it (docs/decisions/0027).
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use super::pull::Way;
-use super::{PoolName, SnapshotId, SnapshotObject, VolumeId};
+use super::{GroupSnapshot, GroupSnapshotId, InvalidId, PoolName, SnapshotId, SnapshotObject, VolumeId};
 
 /// What one of two nodes records while a snapshot moves from one to the other. Each deletion is done on both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +31,43 @@ pub enum Side {
     Taken,
 }
 
+/// What moves: a snapshot, or a group with all of its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MovingId {
+    Snapshot(SnapshotId),
+    Group(GroupSnapshotId),
+}
+
+impl MovingId {
+    /// Returns its CSI id.
+    pub fn as_str(&self) -> &str {
+        match self {
+            MovingId::Snapshot(id) => id.as_str(),
+            MovingId::Group(id) => id.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for MovingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MovingId::Snapshot(id) => write!(f, "snapshot {id}"),
+            MovingId::Group(id) => write!(f, "group snapshot {id}"),
+        }
+    }
+}
+
+impl FromStr for MovingId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        match text.parse() {
+            Ok(id) => Ok(MovingId::Snapshot(id)),
+            Err(_) => text.parse().map(MovingId::Group),
+        }
+    }
+}
+
 /// What the record of a snapshot has beside its data, as its node tells the node that it moves to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovingSnapshot {
@@ -39,23 +79,26 @@ pub struct MovingSnapshot {
     pub object: Option<SnapshotObject>,
     /// The pool that it is in.
     pub pool: PoolName,
+    /// The group that it is a member of, which moves with it.
+    pub group: Option<GroupSnapshot>,
     /// The number of the offer.
     pub number: u64,
 }
 
-/// The order to copy a snapshot of another node.
+/// The order to copy a snapshot of another node, or a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakeSnapshot {
-    pub id: SnapshotId,
+    pub id: MovingId,
     /// The CSI node id of the node that has it.
     pub node_id: String,
-    pub way: Way,
+    /// The snapshot, or the members of the group, each with the way to it.
+    pub ways: Vec<(SnapshotId, Way)>,
 }
 
 /// The order to delete a snapshot, because the other node has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseSnapshot {
-    pub id: SnapshotId,
+    pub id: MovingId,
     /// The CSI node id of the node that has it.
     pub node_id: String,
     /// The number of the offer.
@@ -65,7 +108,7 @@ pub struct ReleaseSnapshot {
 /// The order to keep a snapshot that another node may have as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeepSnapshot {
-    pub id: SnapshotId,
+    pub id: MovingId,
     /// The CSI node id of the other node.
     pub node_id: String,
     /// The number of the offer.

@@ -36,7 +36,7 @@ pub use copy_of::{CopyOf, Cut};
 pub use fs_type::FsType;
 pub use fs_type::UnknownFsType;
 pub use handover::{
-    FoundSnapshot, Handover, KeepSnapshot, MovingSnapshot, ReleaseSnapshot, Side, TakeSnapshot,
+    FoundSnapshot, Handover, KeepSnapshot, MovingId, MovingSnapshot, ReleaseSnapshot, Side, TakeSnapshot,
 };
 pub use id::{
     GroupSnapshotId, Id, InvalidId, InvalidPoolName, NodeKey, ObjectId, PoolName, SnapshotId, VolumeId,

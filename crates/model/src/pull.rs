@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BackendKind, Consistency, Content, MovingSnapshot, NodeKey, Permit, SnapshotId, Timestamp, VolumeId,
-    VolumeSource,
+    BackendKind, Consistency, Content, GroupSnapshotId, MovingSnapshot, NodeKey, Permit, SnapshotId,
+    Timestamp, VolumeId, VolumeSource,
 };
 
 /// The way to a source on another node, as a controller tells it.
@@ -45,8 +45,13 @@ pub enum Keep {
     After(SourceHandle),
     /// It is this one, which an earlier call made, and no other.
     Made(SourceHandle),
-    /// Of a snapshot: it moves to the node with this CSI node id.
-    Moves(String),
+    /// Of a snapshot: it moves to another node, with the group that it is a member of.
+    Moves {
+        /// The CSI node id of that node.
+        node_id: String,
+        /// The group; `None` for a snapshot that is a member of none.
+        group: Option<GroupSnapshotId>,
+    },
 }
 
 /// A source as it is read: a snapshot, or the cut that was made of a volume.

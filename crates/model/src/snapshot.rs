@@ -139,4 +139,7 @@ pub struct GroupSnapshot {
     /// The members, in the order of the sources.
     pub snapshots: Vec<SnapshotId>,
     pub consistency: Consistency,
+    /// Another node may have the group as well, while it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<Handover>,
 }

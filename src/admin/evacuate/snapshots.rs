@@ -1,7 +1,7 @@
 //! `hostloop evacuate --with-snapshots`: every snapshot of a node moves to another one. The controllers say which node has a snapshot:
 //! its id names the one that it was made on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::time::Duration;
 
@@ -59,10 +59,10 @@ pub(in crate::admin) struct Wanted<'a> {
     pub(in crate::admin) cordoned: &'a [String],
 }
 
-/// A snapshot, and what is to become of it.
+/// A snapshot or a group, and what is to become of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
-    /// Its VolumeSnapshot, or its id.
+    /// Its VolumeSnapshots, or their ids.
     pub(super) name: String,
     pub(super) id: String,
     /// The node that has it.
@@ -196,7 +196,7 @@ impl<N: Nodes> Emptying<'_, N> {
     }
 }
 
-/// Returns the snapshots of the node, each with where it goes.
+/// Returns the snapshots and groups of the node, each with where it goes.
 ///
 /// # Errors
 /// If the node does not answer, or there is none.
@@ -214,19 +214,19 @@ pub(super) fn plan(nodes: &[AskedNode], wanted: &Wanted<'_>) -> Result<Vec<Item>
         .filter_map(|asked| Some((asked.known.node_id.as_str(), asked.answer.as_ref().ok()?)))
         .collect();
     let mut items: Vec<Item> = Vec::new();
-    for snapshot in here.snapshots.iter().filter(|snapshot| is_meant(snapshot, wanted)) {
-        let targets = targets(snapshot, here, &others, wanted);
-        items.push(item(snapshot, wanted, targets));
+    for (id, parts) in together(&here.snapshots, wanted) {
+        let targets = targets(&parts, here, &others, wanted);
+        items.push(item(id, &parts, wanted, targets));
     }
     // A move whose source has released the snapshot, and whose target has not heard of that.
     for (node_id, answer) in &others {
-        for snapshot in answer.snapshots.iter().filter(|snapshot| is_meant(snapshot, wanted)) {
-            let comes = snapshot
-                .handover
-                .as_ref()
-                .is_some_and(|it| it.side == Side::Taken && it.node_id == wanted.node);
-            if comes && snapshot.phase == "ready" && items.iter().all(|item| item.id != snapshot.id) {
-                items.push(item(snapshot, wanted, Ok(vec![(*node_id).to_owned()])));
+        for (id, parts) in together(&answer.snapshots, wanted) {
+            let has_come = |part: &&SnapshotDetails| {
+                let from = part.handover.as_ref().filter(|handover| handover.side == Side::Taken);
+                part.phase == "ready" && from.is_some_and(|from| from.node_id == wanted.node)
+            };
+            if parts.iter().all(has_come) && items.iter().all(|item| item.id != id) {
+                items.push(item(id, &parts, wanted, Ok(vec![(*node_id).to_owned()])));
             }
         }
     }
@@ -234,14 +234,36 @@ pub(super) fn plan(nodes: &[AskedNode], wanted: &Wanted<'_>) -> Result<Vec<Item>
     Ok(items)
 }
 
+/// Returns what moves as one, by its id: each snapshot, and each group with its members.
+fn together<'a>(
+    snapshots: &'a [SnapshotDetails],
+    wanted: &Wanted<'_>,
+) -> BTreeMap<&'a str, Vec<&'a SnapshotDetails>> {
+    let mut parts: BTreeMap<&str, Vec<&SnapshotDetails>> = BTreeMap::new();
+    for snapshot in snapshots.iter().filter(|snapshot| is_meant(snapshot, wanted)) {
+        let id = snapshot.group_id.as_ref().unwrap_or(&snapshot.id);
+        parts.entry(id).or_default().push(snapshot);
+    }
+    parts
+}
+
 /// Returns the VolumeSnapshots of the node, by their names, or by their ids if they have none.
 pub(super) fn names(nodes: &[AskedNode], wanted: &Wanted<'_>) -> Result<Vec<String>, String> {
     Ok(plan(nodes, wanted)?.into_iter().map(|item| item.name).collect())
 }
 
-fn item(snapshot: &SnapshotDetails, wanted: &Wanted<'_>, targets: Result<Vec<String>, String>) -> Item {
-    let name = name_of(snapshot, wanted.cuts).map_or_else(|| snapshot.id.clone(), |name| name.to_string());
-    Item { name, id: snapshot.id.clone(), node: wanted.node.to_owned(), targets }
+fn item(
+    id: &str,
+    parts: &[&SnapshotDetails],
+    wanted: &Wanted<'_>,
+    targets: Result<Vec<String>, String>,
+) -> Item {
+    let name = |part: &&SnapshotDetails| {
+        name_of(part, wanted.cuts).map_or_else(|| part.id.clone(), |name| name.to_string())
+    };
+    let mut names: Vec<String> = parts.iter().map(name).collect();
+    names.sort();
+    Item { name: names.join(", "), id: id.to_owned(), node: wanted.node.to_owned(), targets }
 }
 
 /// Returns the VolumeSnapshot of a snapshot, as the API server knows it, or else as the snapshot was made.
@@ -259,62 +281,95 @@ fn is_meant(snapshot: &SnapshotDetails, wanted: &Wanted<'_>) -> bool {
     snapshot.kind != "cut" && wanted.namespace.is_none_or(of_namespace)
 }
 
-/// Returns the nodes that a snapshot can go to, the best first.
-///
-/// # Errors
-/// Why it stays.
-fn targets(
+/// Where the volume of a snapshot is.
+enum Place {
+    /// On this node, or on its way there.
+    On(String),
+    /// On the node that is to be emptied. The text names it.
+    Stays(String),
+    Gone,
+}
+
+fn place_of(
     snapshot: &SnapshotDetails,
     here: &NodeAnswer,
     others: &[(&str, &NodeAnswer)],
     wanted: &Wanted<'_>,
-) -> Result<Vec<String>, String> {
-    if let Some(group) = &snapshot.group_id {
-        return Err(format!(
-            "it is a member of group {group}, and the snapshots of a group stay on their node; restore what you need of it on another node"
-        ));
+) -> Place {
+    let is_volume = |volume: &&VolumeDetails| volume.id == snapshot.volume_id && volume.kind == "volume";
+    if let Some((node_id, _)) =
+        others.iter().find(|(_, answer)| answer.volumes.iter().any(|it| is_volume(&it)))
+    {
+        return Place::On((*node_id).to_owned());
     }
-    if snapshot.phase != "ready" {
-        return Err(format!("it is {}; run the command again", snapshot.phase));
-    }
-    // external-snapshotter may not have heard of it yet, and would make another one.
-    if wanted.cuts.iter().all(|cut| cut.id != snapshot.id) {
-        return Err("no VolumeSnapshotContent names it; hostloop doctor says what to do".to_owned());
-    }
-    let is_volume = |volume: &VolumeDetails| volume.id == snapshot.volume_id && volume.kind == "volume";
-    let holder = others.iter().find(|(_, answer)| answer.volumes.iter().any(is_volume));
-    let stays = here.volumes.iter().find(|volume| is_volume(volume));
-    let begun = snapshot.handover.as_ref().filter(|handover| handover.side == Side::Offered);
-    let of_volume = stays.and_then(|volume| {
-        let claim = volume.claim.as_ref()?;
-        let name = Name { namespace: claim.namespace.clone(), name: claim.name.clone() };
-        wanted.moving.get(&name).cloned()
-    });
-    match (holder, of_volume, wanted.to, begun, stays) {
-        (Some((node_id, _)), ..) => Ok(vec![(*node_id).to_owned()]),
-        (None, Some(node_id), ..) => Ok(vec![node_id]),
-        (None, None, Some(to), ..) => Ok(vec![to.to_owned()]),
-        // What has been copied is not copied again.
-        (None, None, None, Some(Handover { node_id, .. }), _) => Ok(vec![node_id.clone()]),
-        (None, None, None, None, Some(volume)) => Err(format!(
-            "its volume {} is on node {} and moves nowhere; move that first, or name a node (--to)",
-            volume.claim.as_ref().map_or_else(|| volume.id.clone(), ToString::to_string),
-            wanted.node
-        )),
-        (None, None, None, None, None) => by_room(snapshot, others, wanted),
+    let Some(volume) = here.volumes.iter().find(is_volume) else { return Place::Gone };
+    let claim = volume.claim.as_ref();
+    let name = claim.map(|claim| Name { namespace: claim.namespace.clone(), name: claim.name.clone() });
+    match name.and_then(|name| wanted.moving.get(&name)) {
+        Some(node_id) => Place::On(node_id.clone()),
+        None => Place::Stays(claim.map_or_else(|| volume.id.clone(), ToString::to_string)),
     }
 }
 
-/// Returns the nodes with a pool of the same name, the one with the most room first.
-fn by_room(
-    snapshot: &SnapshotDetails,
+/// Returns the nodes that a snapshot or the members of a group can go to, the best first.
+///
+/// # Errors
+/// Why it stays.
+fn targets(
+    parts: &[&SnapshotDetails],
+    here: &NodeAnswer,
     others: &[(&str, &NodeAnswer)],
     wanted: &Wanted<'_>,
 ) -> Result<Vec<String>, String> {
+    if let Some(part) = parts.iter().find(|part| part.phase != "ready") {
+        return Err(format!("it is {}; run the command again", part.phase));
+    }
+    // external-snapshotter may not have heard of it yet, and would make another one.
+    let is_named = |part: &&SnapshotDetails| wanted.cuts.iter().any(|cut| cut.id == part.id);
+    if !parts.iter().all(is_named) {
+        return Err("no VolumeSnapshotContent names it; hostloop doctor says what to do".to_owned());
+    }
+    let (mut nodes, mut stays) = (BTreeSet::new(), None);
+    for part in parts {
+        match place_of(part, here, others, wanted) {
+            Place::On(node_id) => drop(nodes.insert(node_id)),
+            Place::Stays(name) => stays = Some(name),
+            Place::Gone => {}
+        }
+    }
+    let begun = parts.iter().find_map(|part| part.handover.as_ref());
+    let begun = begun.filter(|handover| handover.side == Side::Offered);
+    match (nodes.first(), wanted.to, begun) {
+        (Some(node_id), ..) if nodes.len() == 1 && stays.is_none() => Ok(vec![node_id.clone()]),
+        (_, Some(to), _) => Ok(vec![to.to_owned()]),
+        // What has been copied is not copied again.
+        (_, None, Some(Handover { node_id, .. })) => Ok(vec![node_id.clone()]),
+        (first, None, None) => match (stays, first) {
+            (Some(name), _) => Err(format!(
+                "its volume {name} is on node {} and moves nowhere; move that first, or name a node (--to)",
+                wanted.node
+            )),
+            (None, Some(_)) => {
+                Err("the volumes of its group are on several nodes; name one (--to)".to_owned())
+            }
+            (None, None) => by_room(parts, others, wanted),
+        },
+    }
+}
+
+/// Returns the nodes with pools of the same names, the one with the most room first.
+fn by_room(
+    parts: &[&SnapshotDetails],
+    others: &[(&str, &NodeAnswer)],
+    wanted: &Wanted<'_>,
+) -> Result<Vec<String>, String> {
+    let names: BTreeSet<&str> = parts.iter().map(|part| part.pool.as_str()).collect();
     let room = |answer: &NodeAnswer| {
-        let pools = answer.node.pools.iter();
-        let mut pools = pools.filter(|pool| pool.name == snapshot.pool && pool.unusable.is_none());
-        pools.next().and_then(|pool| pool.figures).map(|figures| figures.room)
+        let room_of = |name: &&str| {
+            let pool = answer.node.pools.iter().find(|pool| pool.name == *name && pool.unusable.is_none());
+            pool.and_then(|pool| pool.figures).map(|figures| figures.room)
+        };
+        names.iter().map(room_of).collect::<Option<Vec<u64>>>()?.into_iter().min()
     };
     let mut candidates: Vec<(u64, &str)> = others
         .iter()
@@ -323,7 +378,10 @@ fn by_room(
         .collect();
     candidates.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
     match candidates.is_empty() {
-        true => Err(format!("no other node answers that has a pool {:?} and is not cordoned", snapshot.pool)),
+        true => {
+            let names: Vec<&str> = names.into_iter().collect();
+            Err(format!("no other node that is not cordoned answers and has a pool {}", names.join(" and ")))
+        }
         false => Ok(candidates.into_iter().map(|(_, node_id)| node_id.to_owned()).collect()),
     }
 }

@@ -162,29 +162,62 @@ fn a_snapshot_goes_to_the_node_of_its_volume() {
 
 #[test]
 fn a_snapshot_that_cannot_move_is_listed_with_why() {
-    let member = SnapshotDetails { group_id: Some("grp-1".to_owned()), ..snapshot("s-member", "gone") };
     let creating = SnapshotDetails { phase: "creating".to_owned(), ..snapshot("s-creating", "gone") };
     let nodes = vec![
         node(
             "node-1",
             9,
             &[volume("stays")],
-            &[member, creating, snapshot("s-unnamed", "gone"), snapshot("s-stays", "stays")],
+            &[creating, snapshot("s-unnamed", "gone"), snapshot("s-stays", "stays")],
         ),
         node("node-2", 1, &[], &[]),
     ];
-    let command = Command::new(nodes, &["s-member", "s-creating", "s-stays"]);
+    let command = Command::new(nodes, &["s-creating", "s-stays"]);
     let (good, out) = command.run();
     assert_eq!((good, command.orders()), (Ok(false), Vec::new()), "{out}");
     for line in [
-        "shop/of-s-member: it is a member of group grp-1",
         "shop/of-s-creating: it is creating",
         "s-unnamed: no VolumeSnapshotContent names it",
         "shop/of-s-stays: its volume shop/stays-claim is on node node-1",
     ] {
         assert!(out.contains(line), "{line}: {out}");
     }
-    assert!(out.contains("0 of 4 snapshots have moved\nThese stay on node node-1:\n"), "{out}");
+    assert!(out.contains("0 of 3 snapshots have moved\nThese stay on node node-1:\n"), "{out}");
+}
+
+/// Its members cannot be on two nodes.
+#[test]
+fn a_group_moves_as_a_whole() {
+    let member = |id: &str, volume: &str| SnapshotDetails {
+        group_id: Some("grp-1".to_owned()),
+        ..snapshot(id, volume)
+    };
+    let parts = [member("s-b", "two"), member("s-a", "one")];
+    let on_one = vec![
+        node("node-1", 9, &[], &parts),
+        node("node-2", 1, &[volume("one"), volume("two")], &[]),
+        node("node-3", 5, &[], &[]),
+    ];
+    let command = Command::new(on_one, &["s-a", "s-b"]);
+    let (good, out) = command.run();
+    assert_eq!((good, command.orders()), (Ok(true), vec![order("grp-1", "node-2")]), "{out}");
+    assert!(out.starts_with("shop/of-s-a, shop/of-s-b: is on node node-2\n"), "{out}");
+    let gone = vec![node("node-1", 9, &[], &parts), node("node-2", 1, &[volume("one")], &[])];
+    let command = Command::new(gone, &["s-a", "s-b"]);
+    assert_eq!((command.run().0, command.orders()), (Ok(true), vec![order("grp-1", "node-2")]));
+    let on_two = vec![
+        node("node-1", 9, &[], &parts),
+        node("node-2", 1, &[volume("one")], &[]),
+        node("node-3", 1, &[volume("two")], &[]),
+    ];
+    let mut command = Command::new(on_two, &["s-a", "s-b"]);
+    let (good, out) = command.run();
+    assert_eq!((good, command.orders()), (Ok(false), Vec::new()));
+    assert!(out.contains("are on several nodes; name one (--to)"), "{out}");
+    command.to = Some("node-3");
+    assert_eq!((command.run().0, command.orders()), (Ok(true), vec![order("grp-1", "node-3")]));
+    command.named = vec!["s-a"];
+    assert_eq!((command.run().0, command.orders()), (Ok(false), Vec::new()), "one is not named");
 }
 
 #[test]

@@ -11,13 +11,16 @@ use super::details::no_node;
 use super::forward::{Envelope, unreachable};
 use super::owner::Named;
 use super::route::Asked;
-use crate::cluster::peers::Member;
+use crate::cluster::peers::Member as Node;
 use crate::cluster::permit;
 use crate::error::Error;
-use crate::model::{FoundSnapshot, Grant, Handover, NodeKey, Side, SnapshotId, VolumeId, VolumeSource};
+use crate::model::{
+    FoundSnapshot, Grant, Handover, MovingId, NodeKey, Side, SnapshotId, VolumeId, VolumeSource,
+};
 use crate::service::observe;
 use crate::service::table::{Answer, decode, encode};
 use crate::wire::{csi, handover, peer};
+use peer::take_snapshot_request::Member;
 
 /// How long a node may copy a snapshot before its caller is to ask again.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -26,15 +29,18 @@ const SHORT: Duration = Duration::from_secs(30);
 
 /// A snapshot on its way.
 struct Way {
-    id: SnapshotId,
-    source: Arc<Member>,
-    target: Arc<Member>,
+    id: MovingId,
+    source: Arc<Node>,
+    target: Arc<Node>,
     envelope: Envelope,
 }
 
 impl Way {
     fn named(&self) -> Named<'_> {
-        Named::snapshot(self.id.as_str())
+        match &self.id {
+            MovingId::Snapshot(id) => Named::snapshot(id.as_str()),
+            MovingId::Group(id) => Named::group(id.as_str()),
+        }
     }
 }
 
@@ -62,7 +68,7 @@ impl Router {
         self.route_asked(asked).await.map(Response::into_inner)
     }
 
-    /// Moves a snapshot to another node. The nodes go on if the caller gives up.
+    /// Moves a snapshot or a group to another node. The nodes go on if the caller gives up.
     ///
     /// # Errors
     /// Those of the nodes; NOT_FOUND if there is no such snapshot or node; ABORTED while it is copied.
@@ -74,7 +80,7 @@ impl Router {
         let id = handover::id(&snapshot_id)?;
         if node_id == target_node_id {
             let why = format!(
-                "snapshot {id} is on node {node_id:?}, and cannot move to another pool of it; name another node"
+                "{id} is on node {node_id:?}, and cannot move to another pool of it; name another node"
             );
             return Err(Error::Invalid(why).into());
         }
@@ -91,6 +97,11 @@ impl Router {
         if !at_source.found {
             return self.end_at_target(way).await;
         }
+        if at_source.incomplete {
+            // The node that it comes from must not release it yet.
+            let why = format!("{id} is being copied to node {:?}; try again", source.node_id);
+            return Err(Error::Crowded(why).into());
+        }
         if let Some(Handover { side, node_id, number }) = &at_source.handover {
             match side {
                 Side::Taken => self.end_earlier(way, node_id, *number).await?,
@@ -104,7 +115,12 @@ impl Router {
             Ok(number) => number,
             Err(status) => return Err(self.without_offer(way, status).await),
         };
-        tracing::info!(snapshot.id = %id, from = source.node_id, to = target.node_id, "the snapshot has been copied");
+        tracing::info!(
+            id = id.as_str(),
+            from = source.node_id,
+            to = target.node_id,
+            "the snapshot has been copied"
+        );
         self.release(way, source, (&target.node_id, number)).await?;
         self.keep(way, target, (&source.node_id, number, true)).await
     }
@@ -115,7 +131,7 @@ impl Router {
         let there = self.has_snapshot(target, way.named()).await?;
         if !there.found || there.incomplete {
             let why = format!(
-                "neither node {:?} nor node {:?} has snapshot {id}; it was deleted, or has moved to another node",
+                "neither node {:?} nor node {:?} has {id}; it was deleted, or has moved to another node",
                 source.node_id, target.node_id
             );
             return Err(Error::NotFound(why).into());
@@ -151,7 +167,7 @@ impl Router {
     ///
     /// # Errors
     /// UNAVAILABLE if it is not part of the cluster: it may have the snapshot.
-    fn other_node(&self, way: &Way, node_id: &str) -> Result<Option<Arc<Member>>, Status> {
+    fn other_node(&self, way: &Way, node_id: &str) -> Result<Option<Arc<Node>>, Status> {
         let members = self.members()?;
         if let Some(member) = members.with_id(node_id) {
             return Ok(Some(Arc::clone(member)));
@@ -159,7 +175,7 @@ impl Router {
         match self.settings.forget_nodes.contains(node_id) && members.is_gone(node_id) {
             true => Ok(None),
             false => Err(Error::Unavailable(format!(
-                "node {node_id:?} may have snapshot {} as well, and is not part of the cluster; bring the node back, or give it up with \
+                "node {node_id:?} may have {} as well, and is not part of the cluster; bring the node back, or give it up with \
                  --forget-node",
                 way.id
             ))
@@ -183,7 +199,11 @@ impl Router {
         if let Some(number) = offered
             && let Err(error) = self.give_up(way, &way.target.node_id, number).await
         {
-            tracing::warn!(snapshot.id = %way.id, error = error.message(), "the offer of the snapshot stays until the next try");
+            tracing::warn!(
+                id = way.id.as_str(),
+                error = error.message(),
+                "the offer of the snapshot stays until the next try"
+            );
         }
         status
     }
@@ -194,30 +214,60 @@ impl Router {
         let Some(address) = &source.address else {
             return Err(unreachable(source, "no process of the driver runs there, and it has the snapshot"));
         };
-        let node_key = NodeKey::of(&target.node_id);
-        let grant = Grant {
-            source_node: source.node_id.clone(),
-            target_node: target.node_id.clone(),
-            source: VolumeSource::Snapshot(id.clone()),
-            target: VolumeId::of_taken(&node_key, id),
-            expires: permit::expiry(),
-        };
-        let wrong = |why| Error::Unavailable(format!("no permit to read snapshot {id} can be made: {why}"));
-        let permit = (self.signer)(&grant).map_err(wrong)?;
+        let (mut permit, mut members) = (Vec::new(), Vec::new());
+        match id {
+            MovingId::Snapshot(id) => permit = self.permit_to_take(way, id)?,
+            MovingId::Group(_) => {
+                for id in self.members_of(way).await? {
+                    let permit = self.permit_to_take(way, &id)?;
+                    members.push(Member { snapshot_id: id.to_string(), permit });
+                }
+            }
+        }
         let request = peer::TakeSnapshotRequest {
-            snapshot_id: id.to_string(),
+            snapshot_id: id.as_str().to_owned(),
             source_address: address.clone(),
             source_node_id: source.node_id.clone(),
-            permit: permit.as_bytes().to_vec(),
+            permit,
+            members,
         };
         let (envelope, request) = (envelope.within(LONGEST), encode(&request));
         let answer = self.pass_if_up::<peer::TakeSnapshotRequest>(target, &envelope, request).await?;
         Ok(decode::<peer::TakeSnapshotResponse>(&answer)?.number)
     }
 
-    async fn release(&self, way: &Way, at: &Member, (node_id, number): (&str, u64)) -> Result<(), Status> {
+    /// Returns the members that the source has of a group.
+    async fn members_of(&self, way: &Way) -> Result<Vec<SnapshotId>, Status> {
+        let request = csi::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: way.id.as_str().to_owned(),
+            ..Default::default()
+        };
+        let found = self.call(&way.source, &way.envelope.within(SHORT), request).await?;
+        let members = found.group_snapshot.unwrap_or_default().snapshots;
+        let node_id = &way.source.node_id;
+        let wrong = |_| {
+            Error::Unavailable(format!("node {node_id:?} names a member that is no snapshot of hostloop"))
+        };
+        members.iter().map(|member| Ok(member.snapshot_id.parse().map_err(wrong)?)).collect()
+    }
+
+    /// Returns a permit for the target to take this snapshot from the source, encoded.
+    fn permit_to_take(&self, way: &Way, id: &SnapshotId) -> Result<Vec<u8>, Status> {
+        let Way { source, target, .. } = way;
+        let grant = Grant {
+            source_node: source.node_id.clone(),
+            target_node: target.node_id.clone(),
+            source: VolumeSource::Snapshot(id.clone()),
+            target: VolumeId::of_taken(&NodeKey::of(&target.node_id), id),
+            expires: permit::expiry(),
+        };
+        let wrong = |why| Error::Unavailable(format!("no permit to read snapshot {id} can be made: {why}"));
+        Ok((self.signer)(&grant).map_err(wrong)?.as_bytes().to_vec())
+    }
+
+    async fn release(&self, way: &Way, at: &Node, (node_id, number): (&str, u64)) -> Result<(), Status> {
         let request = peer::ReleaseSnapshotRequest {
-            snapshot_id: way.id.to_string(),
+            snapshot_id: way.id.as_str().to_owned(),
             node_id: node_id.to_owned(),
             number,
         };
@@ -228,10 +278,10 @@ impl Router {
     async fn keep(
         &self,
         way: &Way,
-        at: &Member,
+        at: &Node,
         (node_id, number, alone): (&str, u64, bool),
     ) -> Result<(), Status> {
-        let (snapshot_id, node_id) = (way.id.to_string(), node_id.to_owned());
+        let (snapshot_id, node_id) = (way.id.as_str().to_owned(), node_id.to_owned());
         let request = peer::KeepSnapshotRequest { snapshot_id, node_id, number, alone };
         let envelope = way.envelope.within(SHORT);
         self.pass_if_up::<peer::KeepSnapshotRequest>(at, &envelope, encode(&request)).await.map(drop)
@@ -246,7 +296,7 @@ fn own_number(way: &Way, at_source: &FoundSnapshot) -> Result<u64, Status> {
     match &at_source.handover {
         Some(Handover { side: Side::Offered, node_id, number }) if *node_id == way.target.node_id => Ok(*number),
         _ => Err(Error::InUse(format!(
-            "nodes {:?} and {:?} both have snapshot {}, and neither knows of a move; see hostloop snapshots, and whether a state file was \
+            "nodes {:?} and {:?} both have {}, and neither knows of a move; see hostloop snapshots, and whether a state file was \
              restored",
             way.source.node_id, way.target.node_id, way.id
         ))

@@ -170,7 +170,7 @@ impl Driver {
             created: Some(snapshot.created),
             object: snapshot.object.clone(),
             group_id: snapshot.group.as_ref().map(ToString::to_string),
-            handover: snapshot.handover.clone(),
+            handover: self.handover_of(snapshot),
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::answer::{Found, Location, Reserved};
 use crate::model::{
-    FoundSnapshot, GroupSnapshotId, Phase, Side, Snapshot, SnapshotId, Timestamp, Volume, VolumeId,
+    FoundSnapshot, GroupSnapshot, GroupSnapshotId, Handover, Phase, Side, Snapshot, SnapshotId, Timestamp,
+    Volume, VolumeId,
 };
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
@@ -107,7 +108,9 @@ impl Driver {
                 Some(snapshot) => self.found(&snapshot)?,
                 None => FoundSnapshot::default(),
             },
-            (_, Ok(id)) => FoundSnapshot { found: self.store.group(&id).is_some(), ..Default::default() },
+            (_, Ok(id)) => {
+                self.store.group(&id).map_or_else(FoundSnapshot::default, |group| found_group(&group))
+            }
             _ => return Ok(FoundSnapshot::default()),
         };
         match found.found || !self.may_be_lost(id) {
@@ -141,9 +144,9 @@ impl Driver {
     }
 
     fn found(&self, snapshot: &Snapshot) -> Result<FoundSnapshot> {
-        let handover = snapshot.handover.clone();
-        let is_taken = handover.as_ref().is_some_and(|handover| handover.side == Side::Taken);
-        let incomplete = is_taken && snapshot.phase == Phase::Creating;
+        let handover = self.handover_of(snapshot);
+        // A member is there if the whole group is.
+        let incomplete = is_taken(handover.as_ref()) && !self.is_visible(snapshot);
         Ok(FoundSnapshot { found: self.has_data(snapshot)?, incomplete, handover })
     }
 
@@ -256,6 +259,15 @@ impl Driver {
             }
         }
     }
+}
+
+fn found_group(group: &GroupSnapshot) -> FoundSnapshot {
+    let incomplete = is_taken(group.handover.as_ref()) && group.phase != Phase::Ready;
+    FoundSnapshot { found: true, incomplete, handover: group.handover.clone() }
+}
+
+fn is_taken(handover: Option<&Handover>) -> bool {
+    handover.is_some_and(|handover| handover.side == Side::Taken)
 }
 
 #[cfg(test)]

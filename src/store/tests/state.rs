@@ -332,6 +332,7 @@ fn snapshots_groups_and_cuts_are_found() {
         sources: vec![id(1)],
         snapshots: vec![SnapshotId::of_name(&node, "snap")],
         consistency: Consistency::default(),
+        handover: None,
     };
     store.put_group(group.clone()).unwrap();
     for store in [store, open(&disk).unwrap()] {

@@ -16,6 +16,7 @@ use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
 use crate::wait::answered;
+use crate::walk::part::ways;
 
 /// A snapshot that is to move from the source to the target.
 struct Moving {
@@ -56,6 +57,7 @@ impl Moving {
             source_address: SOURCE.to_owned(),
             source_node_id: SOURCE.to_owned(),
             permit: orders::permit(&grant).as_bytes().to_vec(),
+            members: Vec::new(),
         };
         let mut target = self.pair.target.peer.clone();
         self.pair.runtime.block_on(target.take_snapshot(request)).map(|answer| answer.into_inner().number)
@@ -158,7 +160,7 @@ fn a_taken_snapshot_is_the_one_of_the_source() {
 fn the_target_ends_at_any_step_of_a_take() {
     for is_tree in [false, true] {
         for n in 1..=take_steps(is_tree).0 {
-            for (kill, power) in [(Kill::Before, false), (Kill::Torn, true), (Kill::After, true)] {
+            for (kill, power) in ways(n, &[(Kill::Before, false), (Kill::Torn, true), (Kill::After, true)]) {
                 let mut moving = Moving::new(is_tree);
                 let data = moving.data(&moving.pair.source.kernel);
                 moving.pair.target.kernel.kill_at(n, kill);
@@ -183,7 +185,7 @@ fn the_target_ends_at_any_step_of_a_take() {
 fn a_failed_step_of_a_take_leaves_nothing() {
     for is_tree in [false, true] {
         for n in 1..=take_steps(is_tree).0 {
-            for errno in [Errno::EIO, Errno::ENOSPC] {
+            for errno in ways(n, &[Errno::EIO, Errno::ENOSPC]) {
                 let moving = Moving::new(is_tree);
                 let data = moving.data(&moving.pair.source.kernel);
                 moving.pair.target.kernel.fail_at(n, errno);
@@ -204,7 +206,7 @@ fn a_failed_step_of_a_take_leaves_nothing() {
 fn the_source_ends_at_any_step_of_a_move() {
     let all = |moving: &Moving| assert!(moving.finish() > 0);
     for n in 1..=steps(false, all).1 {
-        for (kill, power) in [(Kill::Before, false), (Kill::Torn, true), (Kill::After, true)] {
+        for (kill, power) in ways(n, &[(Kill::Before, false), (Kill::Torn, true), (Kill::After, true)]) {
             let mut moving = Moving::new(false);
             let data = moving.data(&moving.pair.source.kernel);
             moving.pair.source.kernel.kill_at(n, kill);
@@ -275,7 +277,13 @@ fn a_withdrawn_offer_keeps_the_snapshot_at_its_source() {
         moving.keep(source, TARGET, (number, true)).expect("it is alone");
     }
     assert_eq!(moving.holders(), [SOURCE]);
-    assert_ne!(moving.finish(), number, "another offer");
+    let other = moving.take().expect("it is taken");
+    assert_ne!(other, number, "another offer");
+    moving.release(source, TARGET, other).expect("the target has it");
+    // A controller that comes late must not have the only one deleted.
+    let status = moving.keep(source, TARGET, (other, false)).expect_err("it is not here");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    moving.keep(target, SOURCE, (other, true)).expect("it is alone");
     assert_eq!(moving.holders(), [TARGET]);
 }
 
@@ -341,16 +349,17 @@ fn a_snapshot_deleted_while_it_moves_stays_deleted() {
 }
 
 #[test]
-fn a_member_of_a_group_stays() {
+fn a_member_does_not_move_without_its_group() {
     let rig = Rig::new();
     let (vol, _) = rig.in_use(create("source", block()));
     rig.rest(&vol);
     let group = rig.ok(group("group", &[vol.id.as_str()])).group_snapshot.expect("a group");
     let id = group.snapshots[0].snapshot_id.clone();
     let moving = Moving { pair: Pair::new(rig), vol, id, is_tree: false };
-    let status = moving.take().expect_err("its group stays");
+    let status = moving.take().expect_err("it is a part of a group");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
-    assert!(status.message().contains("is a member of group"), "{}", status.message());
+    assert!(status.message().contains("moves as a whole"), "{}", status.message());
+    assert_eq!(moving.pair.source.driver.store().groups()[0].handover, None);
     assert_eq!(moving.holders(), [SOURCE]);
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use hostloop::cluster::permit::expiry;
 use hostloop::model::pull::Way;
 use hostloop::model::{
-    Grant, KeepSnapshot, NodeKey, ReleaseSnapshot, SnapshotId, TakeSnapshot, VolumeId, VolumeSource,
+    Grant, KeepSnapshot, MovingId, NodeKey, ReleaseSnapshot, SnapshotId, TakeSnapshot, VolumeId, VolumeSource,
 };
 
 use super::*;
@@ -24,14 +24,15 @@ fn move_it(source: &World, target: &World, id: &str, look: impl FnOnce()) {
         };
         let (node_key, address) = (NodeKey::of(&from), ADDRESS.to_owned());
         let way = Way { node_key, address, permit: orders::permit(&grant) };
-        let take = TakeSnapshot { id: id.clone(), node_id: from.clone(), way };
+        let moving = MovingId::Snapshot(id.clone());
+        let take = TakeSnapshot { id: moving.clone(), node_id: from.clone(), ways: vec![(id, way)] };
         let number = nodes.target.take_snapshot(&take).expect("TakeSnapshot");
         look();
-        let release = ReleaseSnapshot { id: id.clone(), node_id: to, number };
+        let release = ReleaseSnapshot { id: moving.clone(), node_id: to, number };
         nodes.source.release_snapshot(&release).expect("ReleaseSnapshot");
         nodes
             .target
-            .keep_snapshot(&KeepSnapshot { id, node_id: from, number, alone: true })
+            .keep_snapshot(&KeepSnapshot { id: moving, node_id: from, number, alone: true })
             .expect("KeepSnapshot");
     });
 }
