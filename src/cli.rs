@@ -155,8 +155,8 @@ pub struct ServeArgs {
     #[arg(long, env = "HOSTLOOP_INSPECT_LISTEN", value_name = "IP:PORT", value_parser = Value(maybe(loopback)))]
     pub inspect_listen: Option<Maybe<SocketAddr>>,
 
-    /// Role controller: let --inspect-listen also have nodes put right what `hostloop doctor --fix` names. A user who may forward
-    /// ports to the pods of the controllers can then have volumes deleted that nothing uses
+    /// Role controller: let --inspect-listen also move snapshots, and have nodes put right what `hostloop doctor --fix` names. A user
+    /// who may forward ports to the pods of the controllers can then have volumes deleted that nothing uses
     #[arg(long, env = "HOSTLOOP_INSPECT_FIX", value_name = "true|false", default_value = "false",
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(action = ArgAction::Set, value_parser = Value(truth))]

@@ -41,6 +41,16 @@ pub enum Error {
         /// The CSI node id of the node that has it.
         node_id: String,
     },
+    /// The snapshot or the group was deleted here, and another node may have it as well: FAILED_PRECONDITION, with that node in the metadata.
+    #[error(
+        "{id} is deleted here, and node {node_id:?} may have a copy of it, which has to be deleted as well"
+    )]
+    AlsoOn {
+        /// The snapshot or the group.
+        id: ObjectId,
+        /// The CSI node id of the other node.
+        node_id: String,
+    },
     /// No size in the given range is possible: OUT_OF_RANGE.
     #[error("{0}")]
     OutOfRange(String),

@@ -212,7 +212,34 @@ fn peers() -> Vec<Tagged> {
         call("CreateVolume", &create("a", Some("ext4"))),
         call("Hello", &peer::HelloRequest {}),
         call("FindVolume", &peer::FindVolumeRequest { volume_id: volume.to_string() }),
-        call("FindSnapshot", &peer::FindSnapshotRequest { snapshot_id: cut.clone() }),
+        call("FindSnapshot", &peer::FindSnapshotRequest { snapshot_id: cut.clone(), ..Default::default() }),
+        call(
+            "TakeSnapshot",
+            &peer::TakeSnapshotRequest {
+                snapshot_id: cut.clone(),
+                source_address: "127.0.0.1:1".to_owned(),
+                source_node_id: "node-b".to_owned(),
+                permit: permit(),
+                members: Vec::new(),
+            },
+        ),
+        call(
+            "ReleaseSnapshot",
+            &peer::ReleaseSnapshotRequest {
+                snapshot_id: cut.clone(),
+                node_id: "node-b".to_owned(),
+                number: 1,
+            },
+        ),
+        call(
+            "KeepSnapshot",
+            &peer::KeepSnapshotRequest {
+                snapshot_id: cut.clone(),
+                node_id: "node-b".to_owned(),
+                number: 1,
+                alone: true,
+            },
+        ),
         call("ReserveName", &peer::ReserveNameRequest { volume_id: volume_id("n") }),
         call("ReleaseName", &peer::ReleaseNameRequest { volume_id: volume_id("n") }),
         call("OpenSource", &open),
@@ -248,6 +275,7 @@ fn description(content: peer::SourceContent, fs_type: &str) -> Vec<u8> {
         data_bytes: 8192,
         sealed: false,
         generation: 1,
+        moving: None,
     };
     answer.encode_to_vec()
 }

@@ -278,6 +278,14 @@ impl Cluster {
         }))
     }
 
+    /// Returns the nodes on which no new pods start.
+    pub(super) async fn cordoned(&self) -> Result<Vec<String>> {
+        let nodes = Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await?.items;
+        let is_cordoned =
+            |node: &&Node| node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true));
+        Ok(nodes.iter().filter(is_cordoned).map(Node::name_any).collect())
+    }
+
     /// Returns which controller moves the volumes of the driver. Its Lease may be in any namespace.
     pub(super) async fn leader(&self, driver: &str) -> Result<Leader> {
         let name = lease_name(driver);

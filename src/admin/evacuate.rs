@@ -1,14 +1,17 @@
-//! `hostloop evacuate`: every volume of a node moves to another one.
+//! `hostloop evacuate`: every volume of a node moves to another one, and every snapshot, if that is asked for.
 
-use std::collections::BTreeSet;
+pub(super) mod snapshots;
 
+use std::collections::{BTreeSet, HashMap};
+
+use self::snapshots::{Emptying, Wanted, names};
 use super::api::inspect::Cut;
 use super::api::permitted;
 use super::ask::Wish;
 use super::follow::{Follow, State};
 use super::seen::{Move, Name, Volume};
 use super::wait::{Until, Waited};
-use super::{Failure, Outcome, Session, parting, target, when};
+use super::{ANY, Failure, Outcome, Session, parting, target, when};
 use crate::cli::{AdminCommand, EvacuateArgs};
 use crate::cluster::moves::resources::VolumeMoveSpec;
 use crate::model::{Id as _, NodeKey, SnapshotId};
@@ -27,27 +30,20 @@ impl Session {
         }
         let moves = self.cluster.moves(args.namespace.as_deref()).await?;
         let volumes = self.cluster.volumes().await?;
-        let names = on_node(&volumes, &moves, node, driver, args.namespace.as_deref());
-        let names = match &args.pool {
-            None => names,
-            Some(pool) => match self.in_pool((node, pool), driver, &names).await? {
-                Some(names) => names,
-                None => return Ok(Outcome::Failed),
-            },
-        };
-        if args.to_pool.is_some() && args.to_pool == args.pool {
-            self.screen.problem("--to-pool: it is the pool that is to be emptied; name another one");
+        let Some(names) =
+            self.chosen(args, on_node(&volumes, &moves, node, driver, args.namespace.as_deref())).await?
+        else {
             return Ok(Outcome::Failed);
-        }
+        };
         if !args.cancel && args.to_pool.is_none() {
             self.tell_of(node, names.is_empty()).await?;
-            self.tell_of_snapshots(args).await?;
+            if !args.with_snapshots {
+                self.tell_of_snapshots(args).await?;
+            }
         }
-        let (to, when) = (
-            target(args.to_pool.as_ref().map_or(&args.to, |_| &args.node), args.to_pool.clone()),
-            when(args.now),
-        );
-        let spec = VolumeMoveSpec { target: to, when, ..VolumeMoveSpec::default() };
+        let to = args.to_pool.as_ref().map_or(&args.to, |_| &args.node);
+        let (target, when) = (target(to, args.to_pool.clone()), when(args.now));
+        let spec = VolumeMoveSpec { target, when, ..VolumeMoveSpec::default() };
         let wish = Wish { spec, away_from: Some(args.node.clone()), in_place: false };
         let mut follows = Vec::new();
         for name in names {
@@ -56,17 +52,81 @@ impl Session {
                 false => self.ask(name, &wish).await?,
             });
         }
+        let mut outcome = Outcome::Done;
         if follows.is_empty() {
             let place = args.pool.as_ref().map_or_else(String::new, |pool| format!("in pool {pool} "));
             self.screen.say(&format!("no claim has a volume of {driver} {place}on node {node}"));
-            return Ok(Outcome::Done);
+        } else {
+            let until = if args.now || args.cancel { Until::Ended } else { Until::Ready };
+            if self.wait(&mut follows, until, driver).await? == Waited::ForNobody {
+                self.nobody_moves(&parting(&AdminCommand::Evacuate(args.clone()), self.program));
+                return Ok(Outcome::Failed);
+            }
+            outcome = self.sum_up(args, &follows);
         }
-        let until = if args.now || args.cancel { Until::Ended } else { Until::Ready };
-        if self.wait(&mut follows, until, driver).await? == Waited::ForNobody {
-            self.nobody_moves(&parting(&AdminCommand::Evacuate(args.clone()), self.program));
-            return Ok(Outcome::Failed);
+        match args.with_snapshots && !self.empty(args).await? {
+            true => Ok(Outcome::Failed),
+            false => Ok(outcome),
         }
-        Ok(self.sum_up(args, &follows))
+    }
+
+    /// Returns those of the claims of the node that are meant; `None` if that is not known, and the screen why.
+    async fn chosen(
+        &mut self,
+        args: &EvacuateArgs,
+        claims: BTreeSet<Name>,
+    ) -> Result<Option<BTreeSet<Name>>, Failure> {
+        let Some(pool) = &args.pool else { return Ok(Some(claims)) };
+        if args.to_pool.as_ref() == Some(pool) {
+            self.screen.problem("--to-pool: it is the pool that is to be emptied; name another one");
+            return Ok(None);
+        }
+        self.in_pool(args, pool, &claims).await
+    }
+
+    /// Moves the snapshots of the node. Returns whether none stays.
+    async fn empty(&mut self, args: &EvacuateArgs) -> Result<bool, Failure> {
+        let driver = &args.cluster.driver_name;
+        let Some(cuts) = permitted(self.cluster.cuts(driver).await)? else {
+            self.screen.problem(
+                "you need the right to list VolumeSnapshotContents, which say of which snapshots Kubernetes has heard: \
+                 docs/moving.md#rights-of-administrators",
+            );
+            return Ok(false);
+        };
+        let nodes = match self.cluster.controller(driver, args.driver_namespace.as_deref()).await {
+            Ok(nodes) => nodes,
+            Err(why) => {
+                self.screen.problem(&why);
+                return Ok(false);
+            }
+        };
+        let moving = self.moving_from(&args.node).await?;
+        let cordoned = permitted(self.cluster.cordoned().await)?.unwrap_or_default();
+        let wanted = Wanted {
+            node: &args.node,
+            to: Some(args.to.as_str()).filter(|to| *to != ANY),
+            namespace: args.namespace.as_deref(),
+            cuts: &cuts,
+            moving: &moving,
+            cordoned: &cordoned,
+        };
+        let emptied = Emptying { nodes, screen: &mut self.screen }.run(&wanted).await;
+        emptied.or_else(|why| {
+            self.screen.problem(&why);
+            Ok(false)
+        })
+    }
+
+    /// Returns where the volumes of claims are moving to from this node.
+    async fn moving_from(&mut self, node: &str) -> Result<HashMap<Name, String>, Failure> {
+        let moves = self.cluster.moves(None).await?.into_iter();
+        let leaves = |asked: &Move| {
+            asked.told.source_node == node
+                && !asked.told.target_node.is_empty()
+                && asked.told.is(&["Copying", "Ready", "CuttingOver", "Done"])
+        };
+        Ok(moves.filter(leaves).map(|asked| (asked.claim, asked.told.target_node)).collect())
     }
 
     /// Says what to know of the node before.
@@ -102,7 +162,10 @@ impl Session {
             ));
             return Ok(());
         };
-        let staying = snapshots_on(&cuts, node, args.namespace.as_deref());
+        let staying = match self.snapshots_here(args, &cuts).await {
+            Some(names) => names,
+            None => snapshots_on(&cuts, node, args.namespace.as_deref()),
+        };
         if !staying.is_empty() {
             let (count, shown) = (staying.len(), staying.iter().take(SHOWN).cloned().collect::<Vec<_>>());
             let more = if count > shown.len() { ", …" } else { "" };
@@ -112,11 +175,21 @@ impl Session {
                 format!("{count} VolumeSnapshots stay")
             };
             self.screen.say(&format!(
-                "{stay} on node {node}: {}{more}. To keep one if you give up the node's disk, restore it on another node",
+                "{stay} on node {node}: {}{more}. To move them too, add --with-snapshots",
                 shown.join(", ")
             ));
         }
         Ok(())
+    }
+
+    /// Returns the snapshots that are on the node, as the controllers say; `None` if they cannot be asked.
+    async fn snapshots_here(&mut self, args: &EvacuateArgs, cuts: &[Cut]) -> Option<BTreeSet<String>> {
+        let driver = args.cluster.driver_name.as_str();
+        let nodes = self.cluster.controller(driver, args.driver_namespace.as_deref()).await.ok()?;
+        let (moving, namespace) = (HashMap::new(), args.namespace.as_deref());
+        let wanted = Wanted { node: &args.node, to: None, namespace, cuts, moving: &moving, cordoned: &[] };
+        let found = names(&nodes.ask_all().await.ok()?, &wanted);
+        found.ok().map(|names| names.into_iter().collect())
     }
 
     fn sum_up(&mut self, args: &EvacuateArgs, follows: &[Follow]) -> Outcome {
@@ -147,7 +220,7 @@ impl Session {
     }
 }
 
-/// Returns the VolumeSnapshots, as `NAMESPACE/NAME`, whose snapshots were made on the node.
+/// Returns the VolumeSnapshots, as `NAMESPACE/NAME`, whose snapshots were made on the node, for a user who cannot ask the controllers.
 fn snapshots_on(cuts: &[Cut], node: &str, namespace: Option<&str>) -> BTreeSet<String> {
     let key = NodeKey::of(node);
     let here = cuts.iter().filter(|cut| SnapshotId::node_key_in(&cut.id) == Some(key.as_str()));

@@ -6,6 +6,7 @@ use super::Session;
 use super::api::inspect::Known;
 use super::api::{Cluster, Failure};
 use super::seen::Name;
+use crate::cli::EvacuateArgs;
 use crate::cluster::details::NodeAnswer;
 use crate::model::details::{SnapshotDetails, VolumeDetails};
 
@@ -19,12 +20,13 @@ impl Session {
     /// If the PersistentVolumes cannot be read.
     pub(super) async fn in_pool(
         &mut self,
-        (node, pool): (&str, &str),
-        driver: &str,
+        args: &EvacuateArgs,
+        pool: &str,
         claims: &BTreeSet<Name>,
     ) -> Result<Option<BTreeSet<Name>>, Failure> {
+        let (node, driver) = (args.node.as_str(), args.cluster.driver_name.as_str());
         let known = self.cluster.known_volumes(driver).await?;
-        let answer = match answer_of(&self.cluster, node, driver).await {
+        let answer = match answer_of(&self.cluster, node, driver, args.driver_namespace.as_deref()).await {
             Ok(answer) => answer,
             Err(why) => {
                 self.screen
@@ -47,8 +49,13 @@ impl Session {
 }
 
 /// Asks a node, through a controller, what it has.
-async fn answer_of(cluster: &Cluster, node: &str, driver: &str) -> Result<NodeAnswer, String> {
-    let source = cluster.controller(driver, None).await?;
+async fn answer_of(
+    cluster: &Cluster,
+    node: &str,
+    driver: &str,
+    namespace: Option<&str>,
+) -> Result<NodeAnswer, String> {
+    let source = cluster.controller(driver, namespace).await?;
     let mut nodes = source.ask_all().await?;
     nodes.retain(|asked| asked.known.node_id == node);
     nodes.pop().ok_or_else(|| format!("the driver does not run on node {node}"))?.answer

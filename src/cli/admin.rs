@@ -40,16 +40,18 @@ const AFTER_EVACUATE: &str = "\
 Every volume of the driver on the node gets a copy on another one. Without --now the command ends when all copies are ready: \
 then drain the node, and each volume changes its node when its pods have left. evacuate does not cordon the node. \
 Ctrl-C ends only this command; the same command again follows the moves further. Volumes that are refused are listed at the \
-end; the others are moved.
+end; the others are moved. Snapshots stay on the node, unless --with-snapshots moves them too: their VolumeSnapshots stay what they \
+are. A group of snapshots moves as a whole.
 
 Examples:
   kubectl cordon node-1
   hostloop evacuate node-1 && kubectl drain node-1 --ignore-daemonsets --delete-emptydir-data
   hostloop evacuate node-1 --to node-2 --now
+  hostloop evacuate node-1 --with-snapshots --now
   hostloop evacuate node-1 --cancel
 
-Exit codes: 0 all copies are ready (with --now: no volume is on the node any more; with --cancel: all moves are given up), \
-1 some were refused, given up or failed, or the command was interrupted, 2 wrong flag or value.";
+Exit codes: 0 all copies are ready (with --now: no volume is on the node any more; with --with-snapshots: and no snapshot; with \
+--cancel: all moves are given up), 1 some were refused, given up or failed, or the command was interrupted, 2 wrong flag or value.";
 
 const AFTER_STATUS: &str = "\
 It says the same as `kubectl get volumemoves,volumereplicas`: a line for each VolumeMove, and for each VolumeReplica without \
@@ -181,13 +183,21 @@ pub struct EvacuateArgs {
     #[arg(long)]
     pub now: bool,
 
+    /// Then move the snapshots of the node as well: each to the node of its volume, or else to that of --to
+    #[arg(long, conflicts_with = "pool")]
+    pub with_snapshots: bool,
+
     /// Give up the moves away from the node
-    #[arg(long, conflicts_with_all = ["to", "now"])]
+    #[arg(long, conflicts_with_all = ["to", "now", "with_snapshots"])]
     pub cancel: bool,
 
     /// Only claims of this namespace [default: all]
     #[arg(short, long, value_name = "NAMESPACE", value_parser = Value(object))]
     pub namespace: Option<String>,
+
+    /// The namespace of the driver's controllers [default: they are looked for in all namespaces]
+    #[arg(long, value_name = "NAMESPACE", value_parser = Value(object))]
+    pub driver_namespace: Option<String>,
 
     #[command(flatten)]
     pub cluster: ClusterArgs,

@@ -8,6 +8,7 @@ pub mod answers;
 pub mod certs;
 pub mod details;
 pub mod findings;
+pub mod handover;
 pub mod identity;
 pub mod moves;
 pub mod notices;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::copies::snapshots::Purpose;
 use super::locks::Mode;
 use super::{Driver, not_found};
-use crate::error::{Error, Result};
+use crate::error::{Busy, Error, Result};
 use crate::model::request::CreateSnapshot;
 use crate::model::{Snapshot, SnapshotId};
 
@@ -22,6 +22,11 @@ impl Driver {
         let CreateSnapshot { name, source_volume_id, consistency, topology, object } = request;
         let id = SnapshotId::of_name(&self.node_key, &name);
         let source = self.controller_id(&source_volume_id);
+        // One of this name may have moved here: its id names the node that it was made on.
+        let came = self
+            .snapshot_named(&name, |snapshot| snapshot.id != id && Some(&snapshot.source) == source.as_ref());
+        let has_come = came.is_some();
+        let id = came.map_or(id, |came| came.id.clone());
         let volume_key = source.as_ref().map(|source| (source.into(), Mode::Shared));
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(volume_key))?;
         let there = match self.store.snapshot(&id) {
@@ -39,6 +44,11 @@ impl Driver {
                 there.source
             )));
         }
+        // It was deleted meanwhile. A new one must not get the id that another node gave.
+        if has_come {
+            return Err(Busy::on(&id).because("it is being moved").into());
+        }
+        self.expect_not_released(&id)?;
         let source = source.ok_or_else(|| not_found(&source_volume_id))?;
         let volume = self.ready_volume(&source, &source_volume_id)?;
         let node = &self.settings.node_id;

@@ -6,7 +6,7 @@ use super::copies::cut::Member;
 use super::copies::snapshots::{Draft, Purpose};
 use super::locks::Mode;
 use super::{Driver, not_found};
-use crate::error::{Error, Result};
+use crate::error::{Busy, Error, Result};
 use crate::model::answer::Group;
 use crate::model::request::CreateVolumeGroupSnapshot;
 use crate::model::{
@@ -29,6 +29,12 @@ impl Driver {
         let mut sources: Vec<VolumeId> = parsed.iter().flatten().cloned().collect();
         sources.sort();
         sources.dedup();
+        // One of this name may have moved here: its id names the node that it was made on.
+        let is_this =
+            |group: &GroupSnapshot| group.id != id && group.name == name && group.sources == sources;
+        let came = self.store.groups().into_iter().find(|group| is_this(group));
+        let has_come = came.is_some();
+        let id = came.map_or(id, |came| came.id.clone());
         let keys = sources.iter().map(|source| (source.into(), Mode::Shared));
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive)].into_iter().chain(keys))?;
         let unknown =
@@ -45,13 +51,19 @@ impl Driver {
         if let Some(unknown) = unknown {
             return Err(not_found(unknown));
         }
+        // It was deleted meanwhile. A new one must not get the id that another node gave.
+        if has_come {
+            return Err(Busy::on(&id).because("it is being moved").into());
+        }
         let ready = |source: &VolumeId| self.ready_volume(source, source.as_str());
         let volumes = sources.iter().map(ready).collect::<Result<Vec<_>>>()?;
-        let snapshots =
+        let snapshots: Vec<SnapshotId> =
             sources.iter().map(|source| SnapshotId::of_member(&id, &self.node_key, source)).collect();
+        snapshots.iter().try_for_each(|id| self.expect_not_released(id))?;
         let _turn = self.copy_turn()?;
         let (phase, created) = (Phase::Creating, Timestamp::now());
-        let group = GroupSnapshot { id, name, phase, created, sources, snapshots, consistency };
+        let group =
+            GroupSnapshot { id, name, phase, created, sources, snapshots, consistency, handover: None };
         let group = self.store.put_group(group)?;
         let made = self.make_members(&group, volumes).and_then(|created| {
             let group = GroupSnapshot { phase: Phase::Ready, created, ..(*group).clone() };

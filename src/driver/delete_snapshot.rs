@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use super::Driver;
 use crate::error::{Error, Result};
-use crate::model::{Phase, Snapshot, SnapshotId};
+use crate::model::{Handover, Phase, Snapshot, SnapshotId};
 
 impl Driver {
     /// Deletes a snapshot; fine if there is none. Volumes that were made from it stay as they are.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for a member of a group, which goes with its group only; ABORTED while it is copied; FAILED_PRECONDITION if it has
-    /// a directory, and a record neither in the state file nor there; UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
+    /// a directory, and a record neither in the state file nor there, or if it is deleted here and another node may have it as well;
+    /// UNAVAILABLE if it has no record, and a pool cannot be used that may have it.
     pub fn delete_snapshot(&self, snapshot_id: &str) -> Result<()> {
         let Ok(id) = snapshot_id.parse::<SnapshotId>() else { return Ok(()) };
-        let _guard = self.lock(&id)?;
+        // If it is being copied from another node, a retry finds that ended.
+        let _guard = self.lock(&id).inspect_err(|_| self.stop_taking([&id]))?;
         let there = self.store.snapshot(&id);
         let there = there.map_or_else(|| self.snapshot_beside(&id), |snapshot| Ok(Some(snapshot)))?;
         let Some(snapshot) = there else { return self.expect_no_files_of_snapshot(&id) };
@@ -29,7 +31,13 @@ impl Driver {
                 "snapshot {id} is a member of group {group}: delete the group (DeleteVolumeGroupSnapshot)"
             )));
         }
-        self.delete_known_snapshot(&snapshot)
+        self.delete_known_snapshot(&snapshot)?;
+        match &snapshot.handover {
+            Some(Handover { node_id, .. }) => {
+                Err(Error::AlsoOn { id: (&id).into(), node_id: node_id.clone() })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Deletes a snapshot or a cut whose lock the caller holds. From the record `deleting` on it is gone for callers.

@@ -2,7 +2,8 @@
 //! taking the volume's lock, which lives inside the work: a call whose caller has gone keeps it to the end.
 //!
 //! What several RPCs share is in folders named after the mechanism. The RPCs of the protocol between nodes are in
-//! `pull/source`, on the side that is read from, and those with which a controller moves a volume in `moves`.
+//! `pull/source`, on the side that is read from, those with which a controller moves a volume in `moves`, and those with which it moves
+//! a snapshot in `handover`.
 
 mod adopt;
 mod capacity;
@@ -29,6 +30,7 @@ mod get_metadata_allocated;
 mod get_metadata_delta;
 mod get_snapshot;
 mod get_volume_group_snapshot;
+mod handover;
 mod health;
 mod limit_directory;
 mod list_snapshots;

@@ -9,10 +9,10 @@ use super::declare::{
 use super::permit;
 use super::stream::Emit;
 use crate::driver::{Driver, Extent};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Timestamp;
 use crate::model::details::KnownNode;
-use crate::wire::{adopt, details, findings, peer, pull, reserve};
+use crate::wire::{adopt, details, findings, handover, peer, pull, reserve};
 
 declare! { each of peer;
     question HelloRequest = |facts| peer::HelloResponse {
@@ -34,8 +34,39 @@ declare! { each of peer;
     call FindSnapshotRequest {
         logs: "snapshot.id" = snapshot_id;
         route: |_| Route::Peers(Callers::Controllers);
-        check: |request| Ok(request.snapshot_id);
-        work: |driver, id| driver.find_snapshot(&id).map(|found| peer::FindSnapshotResponse { found });
+        check: |request| Ok(request.snapshot_id.clone());
+        work: |driver, id| driver.find_snapshot(&id).map(handover::encode_found);
+    }
+    // A controller moves a snapshot to another node.
+    call TakeSnapshotRequest {
+        logs: "snapshot.id" = snapshot_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| handover::take(request);
+        work: |driver, request| {
+            driver.take_snapshot(&request).map(|number| peer::TakeSnapshotResponse { number })
+        };
+    }
+    call ReleaseSnapshotRequest {
+        logs: "snapshot.id" = snapshot_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| handover::release(request);
+        work: |driver, request| driver.release_snapshot(&request).map(|()| peer::ReleaseSnapshotResponse {});
+    }
+    call KeepSnapshotRequest {
+        logs: "snapshot.id" = snapshot_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| handover::keep(request);
+        work: |driver, request| driver.keep_snapshot(&request).map(|()| peer::KeepSnapshotResponse {});
+    }
+    // An administrator asks a controller for it.
+    call MoveSnapshotRequest {
+        logs: "snapshot.id" = snapshot_id, "node.id" = target_node_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| handover::id(&request.snapshot_id);
+        work: |driver, id| {
+            let node = driver.node_id();
+            Err(Error::InUse(format!("node {node:?} moves no snapshot by itself; ask a controller to move {id}")))
+        };
     }
     call ReserveNameRequest {
         logs: "volume.id" = volume_id;

@@ -1,8 +1,8 @@
 //! What another node may read here: what its permit says, and without a permit nothing.
 
 use crate::error::{Error, Result};
-use crate::model::pull::OpenSource;
-use crate::model::{Grant, NodeKey, SnapshotId};
+use crate::model::pull::{Keep, OpenSource};
+use crate::model::{Grant, NodeKey, SnapshotId, VolumeId, VolumeSource};
 
 /// Makes sure of permits.
 pub trait Permits: Send + Sync {
@@ -66,7 +66,23 @@ pub(super) fn may_open(grant: &Grant, request: &OpenSource) -> Result<()> {
         let text = format!("it is for making volume {}, and not {}", grant.target, request.target);
         return Err(refused(text));
     }
-    Ok(())
+    match (&request.keep, &grant.source) {
+        (Keep::Moves { node_id, .. }, VolumeSource::Snapshot(id)) => may_take(grant, (node_id, id)),
+        (Keep::Moves { .. }, VolumeSource::Volume(_)) => Err(refused("volumes do not move by it")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a snapshot may move to this node: a permit to make a volume of it does not suffice.
+///
+/// # Errors
+/// `Denied`.
+fn may_take(grant: &Grant, (node_id, id): (&str, &SnapshotId)) -> Result<()> {
+    let Grant { target_node, target, .. } = grant;
+    match target_node == node_id && *target == VolumeId::of_taken(&NodeKey::of(node_id), id) {
+        true => Ok(()),
+        false => Err(refused(format!("it is not for moving {id} to node {node_id:?}"))),
+    }
 }
 
 /// Whether what was opened may be read and closed.
@@ -90,7 +106,7 @@ fn refused(why: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Consistency, Timestamp, VolumeId, VolumeSource};
+    use crate::model::{Consistency, Timestamp};
 
     /// Takes every permit for the same grant.
     struct Always(Grant);
@@ -161,5 +177,23 @@ mod tests {
         );
         let for_other = OpenSource { target: VolumeId::of_name(&target_of, "u"), ..open };
         denied(may_open(&permitted(), &for_other), "it is for making volume");
+    }
+
+    /// The permit for a restore says nothing of where the snapshot is to be.
+    #[test]
+    fn a_permit_to_read_a_snapshot_does_not_move_it() {
+        let (snapshot, target) = ids();
+        let order = |target: &VolumeId, node_id: &str| OpenSource {
+            source: VolumeSource::Snapshot(snapshot.clone()),
+            target: target.clone(),
+            consistency: Consistency::default(),
+            began: Timestamp::now(),
+            keep: Keep::Moves { node_id: node_id.to_owned(), group: None },
+        };
+        denied(may_open(&permitted(), &order(&target, "b")), "not for moving");
+        let taken = VolumeId::of_taken(&NodeKey::of("b"), &snapshot);
+        let grant = Grant { target: taken.clone(), ..permitted() };
+        assert!(may_open(&grant, &order(&taken, "b")).is_ok());
+        denied(may_open(&grant, &order(&taken, "c")), "not for moving");
     }
 }

@@ -7,7 +7,8 @@ use tonic::{Code, Status};
 
 use crate::error::{Error, shorten};
 
-/// Metadata of an answer about a volume that has moved to another node: the CSI node id of that node.
+/// Metadata of an answer about a volume that has moved to another node, or about a snapshot that another node may have as well: the CSI
+/// node id of that node.
 pub const MOVED_TO: &str = "hostloop-moved-to-bin";
 
 /// Longest message in bytes: it travels in a header, and a tool's output may be part of it.
@@ -20,7 +21,7 @@ pub fn code(error: &Error) -> Code {
         Error::NotFound(_) => Code::NotFound,
         Error::AlreadyExists(_) => Code::AlreadyExists,
         Error::Busy(_) | Error::Crowded(_) | Error::BadToken(_) => Code::Aborted,
-        Error::InUse(_) | Error::Moved { .. } => Code::FailedPrecondition,
+        Error::InUse(_) | Error::Moved { .. } | Error::AlsoOn { .. } => Code::FailedPrecondition,
         Error::OutOfRange(_) => Code::OutOfRange,
         Error::Exhausted(_) => Code::ResourceExhausted,
         Error::Unsupported(_) => Code::Unimplemented,
@@ -52,7 +53,7 @@ impl From<Error> for Status {
             shorten(message, MESSAGE_LIMIT)
         };
         let mut metadata = MetadataMap::new();
-        if let Error::Moved { node_id, .. } = &error {
+        if let Error::Moved { node_id, .. } | Error::AlsoOn { node_id, .. } = &error {
             metadata.insert_bin(MOVED_TO, BinaryMetadataValue::from_bytes(node_id.as_bytes()));
         }
         Status::with_metadata(code, message, metadata)

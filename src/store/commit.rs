@@ -243,6 +243,7 @@ mod tests {
             sources: Vec::new(),
             snapshots: Vec::new(),
             consistency: Consistency::default(),
+            handover: None,
         })))
     }
 

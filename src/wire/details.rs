@@ -6,7 +6,7 @@ use crate::model::details::{
     VolumeDetails,
 };
 use crate::model::{Claim, SnapshotObject, Timestamp};
-use crate::wire::peer;
+use crate::wire::{handover, peer};
 
 fn nanos(time: Option<Timestamp>) -> u64 {
     time.map_or(0, Timestamp::as_nanos)
@@ -210,6 +210,7 @@ fn encode_snapshot(snapshot: SnapshotDetails) -> peer::SnapshotDetails {
         snapshot_name: object.name,
         content_name: object.content,
         group_id: snapshot.group_id.unwrap_or_default(),
+        handover: snapshot.handover.map(handover::encode),
     }
 }
 
@@ -234,6 +235,7 @@ fn decode_snapshot(snapshot: peer::SnapshotDetails) -> SnapshotDetails {
             content: snapshot.content_name,
         }),
         group_id: text(snapshot.group_id),
+        handover: snapshot.handover.and_then(handover::decode),
     }
 }
 

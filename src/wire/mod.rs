@@ -7,6 +7,7 @@ pub mod details;
 pub(crate) mod encode;
 pub(crate) mod fields;
 pub mod findings;
+pub(crate) mod handover;
 pub mod permit;
 pub mod pull;
 pub(crate) mod redact;

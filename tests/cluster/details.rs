@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use hostloop::cluster::details::{AskedNode, NodeAnswer, Source};
+use hostloop::cluster::handover::{NotMoved, SnapshotOrder};
 use hostloop::cluster::notices::Asks;
 use hostloop::cluster::permit;
 use hostloop::cluster::router::{Router, RouterSettings};
 use hostloop::model::findings::{FixFinding, HeldRecord};
+use hostloop::model::{NodeKey, SnapshotId};
 use hostloop::selftest::client::Client;
 use hostloop::wire::{csi, peer};
 use tokio::net::{TcpListener, TcpStream};
@@ -136,6 +138,13 @@ async fn a_port_for_people_fixes_only_if_told_to() {
         let of_b = found.iter().find(|node| node.known.node_id == "b").unwrap().answer.as_ref().unwrap();
         let [record] = &of_b.records[..] else { panic!("{of_b:?}") };
         assert_eq!((record.name.as_str(), of_b.findings.len()), ("one", 0));
+        let order = SnapshotOrder {
+            id: SnapshotId::of_name(&NodeKey::of("b"), "s").to_string(),
+            node_id: "b".to_owned(),
+            target_node_id: "a".to_owned(),
+        };
+        let Err(NotMoved::Refused(why)) = source.move_snapshot(&order).await else { panic!("there is none") };
+        assert!(why.contains(if fixes { "has snapshot" } else { "inspect.fix" }), "{why}");
         match source.fix(orphan(record)).await {
             Err(why) => assert!(!fixes && why.contains("inspect.fix"), "{why}"),
             Ok(done) => assert!(fixes && done.contains(&record.id), "{done}"),

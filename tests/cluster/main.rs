@@ -33,6 +33,7 @@ mod lost_answers;
 mod move_calls;
 mod move_pools;
 mod moved;
+mod moved_snapshots;
 mod newer;
 mod peer;
 mod permit_keys;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Claim, SnapshotObject, Timestamp};
+use super::{Claim, Handover, SnapshotObject, Timestamp};
 
 /// One page of what is on a node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -157,6 +157,8 @@ pub struct SnapshotDetails {
     pub object: Option<SnapshotObject>,
     /// The group that it is a member of.
     pub group_id: Option<String>,
+    /// The other node that may have it, while it moves.
+    pub handover: Option<Handover>,
 }
 
 /// A node, as the process that was asked knows it.

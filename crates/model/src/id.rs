@@ -66,6 +66,11 @@ impl VolumeId {
         VolumeId(derive("vol", node, &format!("retired/{was}/{generation}")))
     }
 
+    /// Returns the id that stands for the copy of a snapshot that `node` takes from another node, in a permit to read it: no volume has it.
+    pub fn of_taken(node: &NodeKey, snapshot: &SnapshotId) -> Self {
+        VolumeId(derive("vol", node, &format!("taken/{snapshot}")))
+    }
+
     /// Whether the volume was made by NodePublishVolume for one pod.
     pub fn is_inline(&self) -> bool {
         self.0.starts_with("inl-")

@@ -8,6 +8,7 @@ pub mod copy_of;
 pub mod details;
 pub mod findings;
 mod fs_type;
+mod handover;
 pub mod health;
 mod id;
 mod limits;
@@ -34,6 +35,9 @@ pub use backend::{BackendKind, Content, Format};
 pub use copy_of::{CopyOf, Cut};
 pub use fs_type::FsType;
 pub use fs_type::UnknownFsType;
+pub use handover::{
+    FoundSnapshot, Handover, KeepSnapshot, MovingId, MovingSnapshot, ReleaseSnapshot, Side, TakeSnapshot,
+};
 pub use id::{
     GroupSnapshotId, Id, InvalidId, InvalidPoolName, NodeKey, ObjectId, PoolName, SnapshotId, VolumeId,
 };

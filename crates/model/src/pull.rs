@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BackendKind, Consistency, Content, NodeKey, Permit, SnapshotId, Timestamp, VolumeId, VolumeSource,
+    BackendKind, Consistency, Content, GroupSnapshotId, MovingSnapshot, NodeKey, Permit, SnapshotId,
+    Timestamp, VolumeId, VolumeSource,
 };
 
 /// The way to a source on another node, as a controller tells it.
@@ -44,6 +45,13 @@ pub enum Keep {
     After(SourceHandle),
     /// It is this one, which an earlier call made, and no other.
     Made(SourceHandle),
+    /// Of a snapshot: it moves to another node, with the group that it is a member of.
+    Moves {
+        /// The CSI node id of that node.
+        node_id: String,
+        /// The group; `None` for a snapshot that is a member of none.
+        group: Option<GroupSnapshotId>,
+    },
 }
 
 /// A source as it is read: a snapshot, or the cut that was made of a volume.
@@ -71,6 +79,8 @@ pub struct SourceDescription {
     pub sealed: bool,
     /// How often that volume had moved.
     pub generation: u64,
+    /// The rest of its record, if it is a snapshot that moves.
+    pub moving: Option<MovingSnapshot>,
 }
 
 impl SourceDescription {

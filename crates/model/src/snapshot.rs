@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Consistency, Content, GroupSnapshotId, Phase, PoolName, SnapshotId, VolumeId};
+use super::{Consistency, Content, GroupSnapshotId, Handover, Phase, PoolName, SnapshotId, VolumeId};
 
 /// A point in time, in nanoseconds since the epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -106,6 +106,9 @@ pub struct Snapshot {
     /// The VolumeSnapshot that it was made for, if its caller says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<SnapshotObject>,
+    /// Another node may have it as well, while it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<Handover>,
 }
 
 impl Snapshot {
@@ -136,4 +139,7 @@ pub struct GroupSnapshot {
     /// The members, in the order of the sources.
     pub snapshots: Vec<SnapshotId>,
     pub consistency: Consistency,
+    /// Another node may have the group as well, while it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<Handover>,
 }

@@ -118,7 +118,7 @@ fn snapshots_that_stay_on_the_node_are_named() {
         let (outcome, out, _) = run(&world, "hostloop evacuate node-1 --now").await;
         assert_eq!(outcome, Outcome::Done, "{out}");
         assert!(
-            out.starts_with("1 VolumeSnapshot stays on node node-1: default/before. To keep one"),
+            out.starts_with("1 VolumeSnapshot stays on node node-1: default/before. To move them too, add --with-snapshots"),
             "{out}"
         );
         let (_, out, _) = run(&world, "hostloop evacuate node-1 --now -n shop").await;

@@ -2,6 +2,7 @@
 
 mod adopting;
 mod cancelling;
+mod emptying;
 mod endings;
 mod following;
 mod many;

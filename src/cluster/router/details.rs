@@ -1,5 +1,5 @@
 //! The questions of people who look at the cluster and mend it: which nodes there are, what is on one of them, what is amiss there, that
-//! one finding be put right, and that a node make a volume of what others have made. The caller asks for each node on its own, so that a
+//! one finding be put right, that a node make a volume of what others have made, and that a snapshot move. The caller asks for each node on its own, so that a
 //! node that is down costs its own answer only. The message of a node goes on as it is.
 
 use std::sync::Arc;
@@ -26,6 +26,9 @@ use crate::wire::{details, peer};
 /// The answer to a caller whose port passes no fixes on.
 const NO_FIXES: &str = "this controller passes no fixes on: set inspect.fix in the chart (--inspect-fix of the controllers), or run \
      hostloop doctor --fix --endpoint on the node";
+/// The answer to a caller whose port moves no snapshots.
+const NO_MOVES: &str =
+    "this controller moves no snapshots: set inspect.fix in the chart (--inspect-fix of the controllers)";
 /// How long a node may take for a page. The caller waits longer (`cluster/details.rs`), so that it gets the reason.
 const LIMIT: Duration = Duration::from_secs(4);
 /// How long a node may take to look for what is amiss, or to put one finding right.
@@ -45,7 +48,7 @@ impl Asks for Router {
 }
 
 impl Router {
-    /// Returns what is served to people who look at the cluster, and nothing else. `fixes` has nodes put right what the callers name.
+    /// Returns what is served to people who look at the cluster, and nothing else. `fixes` has nodes put right what the callers name, and snapshots moved.
     pub fn details_routes(&self, fixes: bool) -> Routes {
         let mut routes = Routes::builder();
         add_peer(&Arc::new(self.details_table(fixes)), &mut routes);
@@ -89,6 +92,16 @@ impl Router {
         table.raw::<peer::AdoptVolumeRequest>(move |request| {
             let router = router.clone();
             Box::pin(async move { router.adopt_volume(request).await })
+        });
+        let router = self.clone();
+        table.raw::<peer::MoveSnapshotRequest>(move |request| {
+            let router = router.clone();
+            Box::pin(async move {
+                match fixes {
+                    true => router.move_snapshot(request).await,
+                    false => Err(Error::Denied(NO_MOVES.to_owned()).into()),
+                }
+            })
         });
         table
     }
@@ -182,6 +195,6 @@ impl Router {
     }
 }
 
-fn no_node(node_id: &str) -> Error {
+pub(super) fn no_node(node_id: &str) -> Error {
     Error::NotFound(format!("there is no node {node_id:?} in the cluster"))
 }

@@ -1,8 +1,10 @@
 //! CSI ListVolumes, ControllerListVolumeHealth and ListSnapshots: one list over all nodes, in the order of the nodes' keys.
 //! Each node sorts its part by id. A token holds the key of a node and the last id of the page: the next page continues at
 //! this node. The id alone does not name the node, since a volume keeps it when it moves. Nodes and volumes may come and go
-//! between pages. A volume that stays on its node is neither missed nor listed twice.
+//! between pages. A volume that stays on its node is neither missed nor listed twice. A page lists a snapshot once that is just moving; two
+//! pages may both have it.
 
+use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,8 +129,8 @@ impl Router {
         Ok(table::encode(&csi::ControllerListVolumeHealthResponse { entries, next_token }))
     }
 
-    /// Lists the snapshots of all nodes, or asks the one node that can have what the filters name. The snapshots of a volume
-    /// that has moved are on several nodes.
+    /// Lists the snapshots of all nodes, or asks the one node that has the snapshot that the filters name. The snapshots of a volume can be
+    /// on several nodes: it may have moved, and so may they.
     ///
     /// # Errors
     /// As [`Router::list_volumes`].
@@ -144,8 +146,7 @@ impl Router {
                 None => return Ok(Bytes::new()),
             },
             (None, Some(id)) if VolumeId::node_key_in(id).is_none() => return Ok(Bytes::new()),
-            (None, Some(id)) => self.only_node(id).await?,
-            (None, None) => None,
+            (None, _) => None,
         };
         if let Some(member) = only {
             if let Some(text) = &starting_token {
@@ -183,6 +184,7 @@ impl Router {
         });
         let mut pages = stream::iter(pages).buffered(AT_ONCE);
         let (mut entries, mut keys, mut more) = (Vec::new(), Vec::new(), false);
+        let mut listed: HashMap<String, String> = HashMap::new();
         while !more && let Some((key, page)) = pages.next().await {
             let (found, rest) = match page {
                 Ok(page) => page,
@@ -190,6 +192,9 @@ impl Router {
                 Err(_) if entries.len() >= limit => (Vec::new(), true),
                 Err(status) => return Err(status),
             };
+            // While a snapshot moves, two nodes have it.
+            let mut found = found;
+            found.retain(|entry| *listed.entry(entry.id().to_owned()).or_insert_with(|| key.clone()) == key);
             let room = limit - entries.len();
             more = rest || found.len() > room;
             entries.extend(found.into_iter().take(room));

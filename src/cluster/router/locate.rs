@@ -11,11 +11,11 @@ use super::forward::{Envelope, ask_each};
 use super::owner::{Named, member};
 use crate::cluster::peers::Member;
 use crate::error::{Error, Result};
-use crate::model::VolumeId;
 use crate::model::answer::{Found, Location};
+use crate::model::{FoundSnapshot, Handover, VolumeId};
 use crate::service::{MOVED_TO, table};
 use crate::wire::rpc::Unary;
-use crate::wire::{peer, reserve};
+use crate::wire::{handover, peer, reserve};
 
 /// How long a node may take to say whether it has a volume.
 const QUESTION: Duration = Duration::from_secs(2);
@@ -70,8 +70,9 @@ impl Router {
     ) -> Result<(Arc<Member>, Bytes), Status> {
         let members = self.members()?;
         let mut member = first;
-        // Each node on the way has an earlier generation than the one after it.
-        for _ in members.iter() {
+        // Each node on the way of a volume has an earlier generation than the one after it. A snapshot that moves is on two nodes: each
+        // of them deletes what it has and names the other one, and the first is asked again.
+        for _ in 0..=members.iter().count() {
             let status = match self.pass::<Q>(&member, envelope, request.clone()).await {
                 Ok(answer) => return Ok((member, answer)),
                 Err(status) => status,
@@ -165,19 +166,6 @@ impl Router {
         self.find_elsewhere(id).await?.ok_or_else(|| is_away(id, &node_id))
     }
 
-    /// Returns the node of a volume that has never moved; `None` for any other volume.
-    ///
-    /// # Errors
-    /// UNAVAILABLE if its first node does not answer.
-    pub(super) async fn only_node(&self, id: &str) -> Result<Option<Arc<Member>>, Status> {
-        if self.placed(id).await?.is_some() {
-            return Ok(None);
-        }
-        let Some(member) = self.find(Named::volume(id))? else { return Ok(None) };
-        let location = self.location(&member, id).await?;
-        Ok((location.generation == Some(0)).then_some(member))
-    }
-
     /// Asks every node for a volume whose first node does not have it, or has left the cluster. If several nodes have it, the one with the highest
     /// generation is returned.
     ///
@@ -209,29 +197,33 @@ impl Router {
         Ok(ask_each(members, ask).await)
     }
 
-    /// Returns the node that has a snapshot or a group snapshot now. Its id names the node that it was made on; the disk of that node may
-    /// be another node's now (`hostloop state adopt-node`). If no node says that it has it, returns its first node, whose answer is that of
-    /// the call; `None` if that node is not part of the cluster.
+    /// Returns the node that has a snapshot or a group snapshot now. Its id names the node that it was made on; it may have moved to another
+    /// node, and the disk of that node may be another node's now (`hostloop state adopt-node`). If no node says that it has it, returns its
+    /// first node, whose answer is that of the call; `None` if that node is not part of the cluster.
     ///
     /// # Errors
     /// UNAVAILABLE while the nodes are not known.
     pub(super) async fn holder(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
         let Some(first) = self.find(named)? else { return self.find_snapshot(named).await };
         match self.has_snapshot(&first, named).await {
-            Ok(true) => Ok(Some(first)),
-            Ok(false) | Err(_) => Ok(self.find_snapshot(named).await?.or(Some(first))),
+            Ok(FoundSnapshot { found: true, incomplete: false, .. }) => Ok(Some(first)),
+            Ok(_) | Err(_) => Ok(self.find_snapshot(named).await?.or(Some(first))),
         }
     }
 
-    /// Returns the node that has to delete a snapshot or a group snapshot, as [`Router::holder`] does.
+    /// Returns the node that has to delete a snapshot or a group snapshot, as [`Router::holder`] does. One that is just being copied to a
+    /// node counts as there.
     ///
     /// # Errors
     /// UNAVAILABLE if its first node does not have it, and another one did not answer: that one may have it.
     pub(super) async fn last_holder(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
         let Some(first) = self.find(named)? else { return self.search_snapshot(named).await };
         match self.has_snapshot(&first, named).await {
-            Ok(true) => Ok(Some(first)),
-            Ok(false) => Ok(self.search_snapshot(named).await?.or(Some(first))),
+            Ok(FoundSnapshot { found: true, handover, .. }) => {
+                self.expect_member(handover, named)?;
+                Ok(Some(first))
+            }
+            Ok(_) => Ok(self.search_snapshot(named).await?.or(Some(first))),
             // If no other node has it, the call that follows reports why the first one does not answer.
             Err(_) => Ok(self.find_snapshot(named).await?.or(Some(first))),
         }
@@ -242,18 +234,53 @@ impl Router {
     /// # Errors
     /// UNAVAILABLE while the nodes are not known.
     pub(super) async fn find_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        Ok(self.ask_all_for(named).await?.into_iter().find_map(|answer| answer.ok().flatten()))
+        let answers = self.ask_all_for(named).await?.into_iter().filter_map(Result::ok);
+        let whole = |(found, member): (FoundSnapshot, Arc<Member>)| {
+            (found.found && !found.incomplete).then_some(member)
+        };
+        Ok(answers.filter_map(whole).next())
     }
 
-    /// Asks every node for a snapshot or a group snapshot.
+    /// Makes sure that the other node that may have a snapshot can be asked to delete it as well, before the first one deletes it and forgets
+    /// the other one.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if it is not part of the cluster, and was not given up.
+    fn expect_member(&self, handover: Option<Handover>, named: Named<'_>) -> Result<(), Status> {
+        let Some(Handover { node_id, .. }) = handover else { return Ok(()) };
+        let members = self.members()?;
+        let is_given_up = || self.settings.forget_nodes.contains(&node_id) && members.is_gone(&node_id);
+        match members.with_id(&node_id).is_some() || is_given_up() {
+            true => Ok(()),
+            false => Err(Error::Unavailable(format!(
+                "node {node_id:?} may have {} as well, and is not part of the cluster; bring the node back, or give it up with \
+                 --forget-node",
+                named.id()
+            ))
+            .into()),
+        }
+    }
+
+    /// Asks every node for a snapshot or a group snapshot, whole or not.
     ///
     /// # Errors
     /// UNAVAILABLE if none of those that answer has it, and another one did not answer.
     async fn search_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        let answers = self.ask_all_for(named).await?;
-        match answers.iter().find_map(|answer| answer.as_ref().ok().cloned().flatten()) {
-            Some(member) => Ok(Some(member)),
-            None => answers.into_iter().collect::<Result<Vec<_>, _>>().map(|_| None),
+        let (mut holder, mut silent) = (None, None);
+        for answer in self.ask_all_for(named).await? {
+            match answer {
+                Ok((found, member)) if found.found => {
+                    self.expect_member(found.handover, named)?;
+                    holder = Some(member);
+                }
+                Ok(_) => {}
+                Err(status) => silent = Some(status),
+            }
+        }
+        match (holder, silent) {
+            (Some(member), _) => Ok(Some(member)),
+            (None, None) => Ok(None),
+            (None, Some(status)) => Err(status),
         }
     }
 
@@ -261,23 +288,27 @@ impl Router {
     async fn ask_all_for(
         &self,
         named: Named<'_>,
-    ) -> Result<Vec<Result<Option<Arc<Member>>, Status>>, Status> {
+    ) -> Result<Vec<Result<(FoundSnapshot, Arc<Member>), Status>>, Status> {
         if !named.is_id() {
             return Ok(Vec::new());
         }
         let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
         let ask = |member: Arc<Member>| async move {
             let found = self.has_snapshot(&member, named).await?;
-            Ok(found.then_some(member))
+            Ok((found, member))
         };
         Ok(ask_each(members, ask).await)
     }
 
-    async fn has_snapshot(&self, member: &Member, named: Named<'_>) -> Result<bool, Status> {
-        let question = table::encode(&peer::FindSnapshotRequest { snapshot_id: named.id().to_owned() });
-        let envelope = Envelope::default();
+    pub(super) async fn has_snapshot(
+        &self,
+        member: &Member,
+        named: Named<'_>,
+    ) -> Result<FoundSnapshot, Status> {
+        let question = peer::FindSnapshotRequest { snapshot_id: named.id().to_owned() };
+        let (question, envelope) = (table::encode(&question), Envelope::default());
         let answer = self.ask::<peer::FindSnapshotRequest>(member, &envelope, question, QUESTION).await;
-        answer.map(|answer| answer.found)
+        answer.map(handover::decode_found)
     }
 
     async fn location(&self, member: &Member, id: &str) -> Result<Location, Status> {

@@ -23,6 +23,7 @@ mod owner;
 mod placement;
 mod reserve;
 mod route;
+mod snapshots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

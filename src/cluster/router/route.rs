@@ -130,8 +130,9 @@ impl Router {
     async fn moved_off(&self, named: declare::Named<'_>) -> Result<Option<Arc<Member>>, Status> {
         let declare::Named::Volume(id) = named else {
             return match self.find(named.into())? {
-                Some(_) => Ok(None),
-                None => self.find_snapshot(named.into()).await,
+                // A node that was emptied may be off.
+                Some(first) if self.has_snapshot(&first, named.into()).await.is_ok() => Ok(None),
+                Some(_) | None => self.find_snapshot(named.into()).await,
             };
         };
         match self.placed(id).await? {
@@ -209,16 +210,35 @@ impl Router {
             return Err(Status::internal("two snapshots have two nodes"));
         };
         if base.node_id != target.node_id {
-            // A volume and its snapshots are on one node: these two cannot be of one volume.
-            return Err(Error::Invalid(format!(
-                "snapshots {base_snapshot_id} and {target_snapshot_id} are of different volumes, on the nodes {:?} and \
-                 {:?}: only those of one volume can be compared",
-                base.node_id, target.node_id
-            ))
-            .into());
+            return Err(self.apart([(base, base_snapshot_id), (target, target_snapshot_id)]).await);
         }
         let target = Arc::clone(target);
         Ok((asked, target))
+    }
+
+    /// Returns why two snapshots on two nodes cannot be compared. One may have moved away from the other, or they are of two volumes.
+    async fn apart(&self, snapshots: [(&Arc<Member>, &String); 2]) -> Status {
+        let mut volumes = Vec::new();
+        for (member, id) in snapshots {
+            let request = csi::GetSnapshotRequest { snapshot_id: id.clone(), ..Default::default() };
+            match self.call(member, &Envelope::default(), request).await {
+                Ok(answer) => volumes.push(answer.snapshot.unwrap_or_default().source_volume_id),
+                Err(status) => return status,
+            }
+        }
+        let [(base, base_id), (target, target_id)] = snapshots;
+        let are = format!(
+            "snapshots {base_id} and {target_id} are on the nodes {:?} and {:?}",
+            base.node_id, target.node_id
+        );
+        let is_one = matches!(volumes.as_slice(), [one, other] if one == other);
+        match is_one {
+            true => Error::InUse(format!(
+                "{are}: move one to the node of the other (hostloop evacuate --with-snapshots), or read all of the later one"
+            )),
+            false => Error::Invalid(format!("{are}, and are of different volumes: only those of one volume can be compared")),
+        }
+        .into()
     }
 }
 

@@ -101,6 +101,7 @@ impl Driver {
             sealed: volume.moved_to.is_some() && self.expect_unused(&volume).is_ok(),
             generation: volume.generation,
             object,
+            handover: None,
         };
         self.nothing_on_disk(&self.snapshot_paths(&snapshot)?)?;
         let mut reservation = self.reserve_snapshot(&pool, &volume, share, bytes)?;

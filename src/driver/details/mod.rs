@@ -170,6 +170,7 @@ impl Driver {
             created: Some(snapshot.created),
             object: snapshot.object.clone(),
             group_id: snapshot.group.as_ref().map(ToString::to_string),
+            handover: self.handover_of(snapshot),
         }
     }
 }

@@ -5,13 +5,17 @@
 //! controller has asked the other nodes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
 use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::answer::{Found, Location, Reserved};
-use crate::model::{GroupSnapshotId, Phase, Snapshot, SnapshotId, Timestamp, Volume, VolumeId};
+use crate::model::{
+    FoundSnapshot, GroupSnapshot, GroupSnapshotId, Handover, Phase, Side, Snapshot, SnapshotId, Timestamp,
+    Volume, VolumeId,
+};
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
 const LIFE: Duration = Duration::from_secs(30);
@@ -97,20 +101,50 @@ impl Driver {
     ///
     /// # Errors
     /// UNAVAILABLE if its record may be lost, because the state file is damaged, or if its data are missing.
-    pub fn find_snapshot(&self, id: &str) -> Result<bool> {
+    pub fn find_snapshot(&self, id: &str) -> Result<FoundSnapshot> {
         self.expect_certain(id)?;
         let found = match (id.parse::<SnapshotId>(), id.parse::<GroupSnapshotId>()) {
             (Ok(id), _) => match self.store.snapshot(&id) {
-                Some(snapshot) => self.has_data(&snapshot)?,
-                None => false,
+                Some(snapshot) => self.found(&snapshot)?,
+                None => FoundSnapshot::default(),
             },
-            (_, Ok(id)) => self.store.group(&id).is_some(),
-            _ => return Ok(false),
+            (_, Ok(id)) => match self.store.group(&id) {
+                Some(group) => self.found_group(&group)?,
+                None => FoundSnapshot::default(),
+            },
+            _ => return Ok(FoundSnapshot::default()),
         };
-        match found || !self.may_be_lost(id) {
+        match found.found || !self.may_be_lost(id) {
             true => Ok(found),
             false => Err(self.uncertain(id)),
         }
+    }
+
+    /// Returns a snapshot with this CSI name that is no member of a group, and no cut.
+    pub(crate) fn snapshot_named(
+        &self,
+        name: &str,
+        is_wanted: impl Fn(&Snapshot) -> bool,
+    ) -> Option<Arc<Snapshot>> {
+        let is_named = |snapshot: &Snapshot| {
+            snapshot.name == name && snapshot.group.is_none() && snapshot.pulled_for.is_none()
+        };
+        self.store.snapshots().into_iter().find(|snapshot| is_named(snapshot) && is_wanted(snapshot))
+    }
+
+    fn found(&self, snapshot: &Snapshot) -> Result<FoundSnapshot> {
+        let handover = self.handover_of(snapshot);
+        // A member is there if the whole group is.
+        let incomplete = is_taken(handover.as_ref()) && !self.is_visible(snapshot);
+        Ok(FoundSnapshot { found: self.has_data(snapshot)?, incomplete, handover })
+    }
+
+    fn found_group(&self, group: &GroupSnapshot) -> Result<FoundSnapshot> {
+        let incomplete = is_taken(group.handover.as_ref()) && group.phase != Phase::Ready;
+        for member in self.members_of(&group.id) {
+            self.has_data(&member)?;
+        }
+        Ok(FoundSnapshot { found: true, incomplete, handover: group.handover.clone() })
     }
 
     /// Reports whether the data of a snapshot are here; what is being made or deleted counts as such. The record may outlive the disk.
@@ -223,6 +257,10 @@ impl Driver {
             }
         }
     }
+}
+
+fn is_taken(handover: Option<&Handover>) -> bool {
+    handover.is_some_and(|handover| handover.side == Side::Taken)
 }
 
 #[cfg(test)]

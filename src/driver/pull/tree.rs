@@ -73,7 +73,7 @@ impl Driver {
     ///
     /// # Errors
     /// As for a pull; RESOURCE_EXHAUSTED without room; OUT_OF_RANGE for more than the enforced size.
-    pub(super) fn pull_tree_to(
+    pub(in crate::driver) fn pull_tree_to(
         &self,
         remote: &Remote,
         making: &Making<'_>,

@@ -319,6 +319,7 @@ fn snapshots_groups_and_cuts_are_found() {
         sealed: false,
         generation: 0,
         object: None,
+        handover: None,
     };
     store.put_snapshot(snapshot("snap", None)).unwrap();
     assert!(!store.has_cut(&id(1)), "a snapshot is no cut");
@@ -331,6 +332,7 @@ fn snapshots_groups_and_cuts_are_found() {
         sources: vec![id(1)],
         snapshots: vec![SnapshotId::of_name(&node, "snap")],
         consistency: Consistency::default(),
+        handover: None,
     };
     store.put_group(group.clone()).unwrap();
     for store in [store, open(&disk).unwrap()] {

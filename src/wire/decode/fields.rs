@@ -129,7 +129,7 @@ pub(super) fn optional_node_id(value: String) -> Result<Option<String>> {
 
 /// The CSI name of a new volume, snapshot or group: any text but control characters other than tab, line feed
 /// and carriage return (csi.proto, CreateVolumeRequest.name).
-pub(super) fn name(value: String) -> Result<String> {
+pub(crate) fn name(value: String) -> Result<String> {
     let value = required("name", value)?;
     let banned =
         |c: &char| matches!(c, '\0'..='\x08' | '\x0B' | '\x0C' | '\x0E'..='\x1F' | '\x7F'..='\u{9F}');

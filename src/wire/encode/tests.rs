@@ -128,6 +128,7 @@ fn sample_snapshot(group: Option<GroupSnapshotId>) -> Snapshot {
         sealed: false,
         generation: 0,
         object: None,
+        handover: None,
     }
 }
 
@@ -169,6 +170,7 @@ fn a_group_has_its_members() {
         sources: vec![member.source.clone()],
         snapshots: vec![member.id.clone()],
         consistency: Consistency::default(),
+        handover: None,
     };
     let group = Group { group: Arc::new(group), members: vec![Arc::new(member)] };
     let made = create_volume_group_snapshot(&group, "node-a").group_snapshot.expect("group");

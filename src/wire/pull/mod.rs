@@ -13,8 +13,11 @@ use prost::Message as _;
 
 use crate::error::{Error, Result};
 use crate::model::pull::{Blocks, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle};
-use crate::model::{Consistency, Content, Format, Permit, SnapshotId, Timestamp, VolumeSource};
-use crate::wire::peer;
+use crate::model::{
+    Consistency, Content, Format, GroupSnapshotId, Permit, SnapshotId, Timestamp, VolumeSource,
+};
+use crate::wire::decode::fields;
+use crate::wire::{handover, peer};
 use peer::open_source_request::{self, Source};
 use peer::pull_blocks_response::Message;
 
@@ -40,6 +43,11 @@ pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceReq
             Keep::First => Some(open_source_request::Keep::First(open_source_request::KeepFirst {})),
             Keep::After(cut) => Some(open_source_request::Keep::After(encode_cut(cut))),
             Keep::Made(cut) => Some(open_source_request::Keep::Made(encode_cut(cut))),
+            Keep::Moves { node_id, group } => {
+                let group_id = group.as_ref().map(ToString::to_string).unwrap_or_default();
+                let moves = open_source_request::Moves { node_id: node_id.clone(), group_id };
+                Some(open_source_request::Keep::Moves(moves))
+            }
         },
     }
 }
@@ -76,8 +84,17 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
         Some(open_source_request::Keep::First(_)) => Keep::First,
         Some(open_source_request::Keep::After(base)) => Keep::After(cut(base)?),
         Some(open_source_request::Keep::Made(made)) => Keep::Made(cut(made)?),
+        Some(open_source_request::Keep::Moves(moves)) => Keep::Moves {
+            node_id: fields::node_id(moves.node_id.clone())?,
+            group: group_of(&moves.group_id)?,
+        },
     };
     Ok(OpenSource { source, target, consistency, began, keep })
+}
+
+fn group_of(id: &str) -> Result<Option<GroupSnapshotId>> {
+    let group = (!id.is_empty()).then(|| id.parse()).transpose();
+    group.map_err(|error| Error::Invalid(format!("group_id: {error}")))
 }
 
 /// Returns the last second of the permit of a request, in seconds since 1970; `None` if the permit cannot be read. The caller
@@ -89,7 +106,7 @@ pub fn order(request: &peer::OpenSourceRequest) -> Option<u64> {
 }
 
 /// How a volume in use is cut.
-fn consistency(no_freeze: bool, freeze_timeout_ms: u64) -> Consistency {
+pub(super) fn consistency(no_freeze: bool, freeze_timeout_ms: u64) -> Consistency {
     let freeze_timeout_ms = match freeze_timeout_ms {
         0 => Consistency::default().freeze_timeout_ms,
         // Whoever is at the other end, nobody hangs for longer than a StorageClass can say.
@@ -124,6 +141,7 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
         data_bytes: source.data_bytes,
         sealed: source.sealed,
         generation: source.generation,
+        moving: source.moving.as_ref().map(handover::encode_moving),
     }
 }
 
@@ -168,6 +186,7 @@ pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDesc
         data_bytes: answer.data_bytes.min(most),
         sealed: answer.sealed,
         generation: answer.generation,
+        moving: answer.moving.map(handover::decode_moving).transpose()?,
     })
 }
 

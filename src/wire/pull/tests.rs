@@ -94,6 +94,7 @@ fn a_description_arrives_as_it_was_sent() {
                 data_bytes,
                 sealed,
                 generation: 2,
+                moving: None,
             };
             assert_eq!(decode_description(encode_description(&source)), Ok(source));
         }
@@ -109,6 +110,7 @@ fn a_description_arrives_as_it_was_sent() {
             data_bytes: 0,
             sealed: false,
             generation: 0,
+            moving: None,
         })
     };
     assert!(decode_description(good()).is_ok());

@@ -191,7 +191,16 @@ impl Cluster {
 
     /// The same with pools of so many bytes.
     pub async fn with_room(ids: &[&str], bytes: u64) -> Cluster {
-        let (net, directory) = (Net::default(), Directory::new());
+        Cluster::on(Net::default(), ids, bytes).await
+    }
+
+    /// The same, and the nodes read each other's data.
+    pub async fn copying(ids: &[&str]) -> Cluster {
+        Cluster::on(Net::copying(), ids, 1 << 40).await
+    }
+
+    async fn on(net: Net, ids: &[&str], bytes: u64) -> Cluster {
+        let directory = Directory::new();
         let mut nodes = Vec::new();
         for id in ids {
             nodes.push(Node::start(&net, id, &address(id), bytes).await);

@@ -4,10 +4,16 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use hostloop::app::OtherNodes;
+use hostloop::cluster::pull::{Connector, endpoint};
 use hostloop::cluster::router::{Connect, Stream};
+use hyper_util::rt::TokioIo;
 use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
+use tower::service_fn;
+
+use crate::orders::permits;
 
 /// What becomes of new connections to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +38,32 @@ pub struct Net {
     ways: Arc<Mutex<HashMap<String, Way>>>,
     /// Every address that somebody tried to connect to.
     tried: Arc<Mutex<Vec<String>>>,
+    /// Nodes read each other's data.
+    copies: bool,
 }
 
 impl Net {
+    /// A net over which nodes read each other's data.
+    pub fn copying() -> Net {
+        Net { copies: true, ..Net::default() }
+    }
+
+    /// How a node reads the data of the others, if it does.
+    pub fn others(&self) -> Option<OtherNodes> {
+        let net = self.clone();
+        let connector: Connector = Arc::new(move |address: &str, _: &str| {
+            let (net, address) = (net.clone(), address.to_owned());
+            Box::pin(async move {
+                let dial = service_fn(move |_: http::Uri| {
+                    let stream = net.dial(&address).map(TokioIo::new);
+                    async { stream }
+                });
+                endpoint().connect_with_connector(dial).await.map_err(|error| error.to_string())
+            })
+        });
+        self.copies.then(|| OtherNodes { connector, permits: permits() })
+    }
+
     /// The connections to an address, from now on. What listened there before gets no more of them.
     pub fn listen(&self, address: &str) -> UnboundedReceiver<DuplexStream> {
         let (accept, accepted) = unbounded_channel();

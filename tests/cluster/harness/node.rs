@@ -155,7 +155,7 @@ impl Node {
             certificate: None,
             api: None,
         };
-        let running = app::run_node(settings(id), outside, kernel.os(), None, serve_peers);
+        let running = app::run_node(settings(id), outside, kernel.os(), net.others(), serve_peers);
         let serving = Some(tokio::spawn(running));
         let node =
             Node { id: id.to_owned(), address: address.to_owned(), kernel, net, gate, trigger, serving, dir };

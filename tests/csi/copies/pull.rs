@@ -10,6 +10,8 @@ mod greedy;
 mod identity;
 mod last_passes;
 mod left_out;
+mod moved_groups;
+mod moved_snapshots;
 pub mod nodes;
 mod rates;
 mod reclaims;

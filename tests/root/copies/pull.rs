@@ -4,6 +4,7 @@
 //! whose connections count what is sent.
 
 mod fences;
+mod moved_snapshots;
 mod streams;
 mod updates;
 

@@ -184,6 +184,7 @@ impl Driver {
             data_bytes: data.to_copy(&self.os, &paths)?,
             sealed: snapshot.sealed,
             generation: snapshot.generation,
+            moving: None,
         })
     }
 

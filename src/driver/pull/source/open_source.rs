@@ -20,6 +20,9 @@ impl Driver {
     /// asked for; RESOURCE_EXHAUSTED without room for the cut, or after too many. Nothing is left of a cut that failed.
     pub fn open_source(&self, request: &OpenSource, order: Option<u64>) -> Result<SourceDescription> {
         match &request.source {
+            VolumeSource::Snapshot(id) if let Keep::Moves { node_id, group } = &request.keep => {
+                self.offer_snapshot(id, node_id, group.as_ref())
+            }
             VolumeSource::Snapshot(id) => {
                 let _guard = self.share(id)?;
                 self.describe_source(&*self.ready_snapshot(id.as_str())?)
@@ -32,7 +35,7 @@ impl Driver {
                         self.kept_cut(base, request)?;
                         if base.id == first { second } else { first }
                     }
-                    Keep::Nothing | Keep::First => first,
+                    Keep::Nothing | Keep::First | Keep::Moves { .. } => first,
                 };
                 match self.existing_cut(&cut, request.began)? {
                     Some(description) => Ok(description),
@@ -91,7 +94,7 @@ impl Driver {
         let _turn = turn.transpose()?;
         let name = format!("pulled for {target}");
         let purpose = match &request.keep {
-            Keep::Nothing => Purpose::Pull(target.clone()),
+            Keep::Nothing | Keep::Moves { .. } => Purpose::Pull(target.clone()),
             Keep::First | Keep::After(_) | Keep::Made(_) => Purpose::Copy(target.clone()),
         };
         let draft = self.draft(volume, id, name, purpose)?;

@@ -164,6 +164,7 @@ impl Target {
             data_bytes: size_bytes,
             sealed: false,
             generation: 0,
+            moving: None,
         };
         let scripts = Mutex::new(scripts.into());
         let [streams, closed, ended] = [0; 3].map(AtomicUsize::new);

@@ -1,0 +1,72 @@
+//! ReleaseSnapshot of the protocol between the processes of a cluster.
+
+use super::{Recorded, unfit};
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::model::{Handover, Moved, MovingId, ReleaseSnapshot, Side, SnapshotId, Timestamp, VolumeId};
+
+impl Driver {
+    /// Deletes a snapshot or a group that another node has as well: the source if it still offers it to that node by that number, and the
+    /// target if it has copied it by that number. The caller has just heard from the other node that it has it whole, and of a source
+    /// that it releases nothing by that number. Succeeds if there is none.
+    ///
+    /// # Errors
+    /// ABORTED while it is read, or copied: a copy ends then; FAILED_PRECONDITION if this node's record names another node or number, or if
+    /// the source keeps it.
+    pub fn release_snapshot(&self, request: &ReleaseSnapshot) -> Result<()> {
+        let ReleaseSnapshot { id, node_id, number } = request;
+        // The copy that is being made is of no use any more, and need not be waited for.
+        let _guard = self.lock_moving(id, []).inspect_err(|_| self.stop_taking(&self.parts_of(id)))?;
+        self.expect_known(id)?;
+        let Some(recorded) = self.recorded(id) else { return Ok(()) };
+        let is_meant = |handover: &Handover| {
+            handover.side != Side::Withdrawn && handover.node_id == *node_id && handover.number == *number
+        };
+        if !recorded.handover().is_some_and(is_meant) {
+            return Err(unfit(&recorded, &format!("node {node_id:?} is to have it by offer {number}")));
+        }
+        if recorded.handover().is_some_and(|handover| handover.side == Side::Offered) {
+            self.remember_released(&self.parts_of(id), node_id)?;
+        }
+        match &recorded {
+            Recorded::Snapshot(snapshot) => self.delete_known_snapshot(snapshot)?,
+            Recorded::Group(group) => self.remove_group(group)?,
+        }
+        tracing::info!(id = id.as_str(), node = node_id, "released: the other node has it");
+        Ok(())
+    }
+
+    /// Remembers for a while that these snapshots are on another node, so that no repeated CreateSnapshot makes others with their ids here.
+    fn remember_released(&self, ids: &[SnapshotId], node_id: &str) -> Result<()> {
+        for id in ids {
+            let id = VolumeId::of_taken(&self.node_key, id);
+            let deleted_here = Some(Timestamp::now());
+            let (left, node_id) = (id.clone(), node_id.to_owned());
+            self.store.put_moved(Moved { id, left, by: 0, node_id, deleted: false, deleted_here })?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a snapshot of this id was not released to another node a while ago.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    pub(in crate::driver) fn expect_not_released(&self, id: &SnapshotId) -> Result<()> {
+        match self.store.is_deleted(&VolumeId::of_taken(&self.node_key, id)) {
+            false => Ok(()),
+            true => Err(Error::InUse(format!(
+                "snapshot {id} has moved to another node, or was deleted there: choose another name"
+            ))),
+        }
+    }
+
+    /// Returns the snapshot itself, or the members that this node records of a group.
+    fn parts_of(&self, id: &MovingId) -> Vec<SnapshotId> {
+        match id {
+            MovingId::Snapshot(id) => vec![id.clone()],
+            MovingId::Group(id) => {
+                self.store.group(id).map_or_else(Vec::new, |group| group.snapshots.clone())
+            }
+        }
+    }
+}
