@@ -63,8 +63,8 @@ pub trait Trees: Send + Sync {
     fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>>;
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
-    /// Returns the path in a directory of the first entry of this name in it or below, of any kind, as far as it can be told, or
-    /// its name; `None` if there is none. Never follows a link, never leaves the mount of the directory.
+    /// Returns the path in a directory of the first entry of this name in it or below, of any kind; only the name, if the kernel does
+    /// not say where the entry is; `None` if there is none. Never follows a link, never leaves the mount of the directory.
     fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>>;
     /// Returns a number for a file, or for a directory with everything below it: another one after each change of a name, an inode
     /// number, a size, a mode, an owner, or the time of the last change of a content or an inode (ctime, which no program can

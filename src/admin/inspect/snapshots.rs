@@ -84,8 +84,8 @@ fn add_unknown(rows: &mut Vec<SnapshotRow>, found: &Found, volumes: &HashMap<&st
     let silent: HashMap<String, &str> =
         found.unanswered().map(|(node, _)| (NodeKey::of(node).to_string(), node)).collect();
     // A snapshot can have been taken to another node.
-    let told: HashSet<String> = rows.iter().map(|row| row.id.clone()).collect();
-    for cut in found.objects.snapshots.iter().flatten().filter(|cut| !told.contains(&cut.id)) {
+    let answered: HashSet<String> = rows.iter().map(|row| row.id.clone()).collect();
+    for cut in found.objects.snapshots.iter().flatten().filter(|cut| !answered.contains(&cut.id)) {
         let key = cut.id.parse::<SnapshotId>().map(|id| id.node_key().to_owned());
         let Some(node) = key.ok().and_then(|key| silent.get(&key)) else { continue };
         let known = volumes.get(cut.volume.as_str());

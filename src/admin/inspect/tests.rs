@@ -51,6 +51,11 @@ fn known(id: &str, node: &str, claim: Name) -> Known {
     }
 }
 
+/// What the API server knows of the snapshot of v1.
+fn before() -> Cut {
+    Cut { content: "c1".to_owned(), id: "s1".to_owned(), snapshot: name("shop", "before"), ..Cut::default() }
+}
+
 /// Two volumes with claims and one without on n1, and n2, which does not answer.
 fn found() -> Found {
     let figures = PoolBytes {
@@ -106,12 +111,7 @@ fn found() -> Found {
         ]),
         pods: Some(vec![user, waits]),
         pods_of: None,
-        snapshots: Some(vec![Cut {
-            content: "c1".to_owned(),
-            id: "s1".to_owned(),
-            snapshot: name("shop", "before"),
-            ..Cut::default()
-        }]),
+        snapshots: Some(vec![before()]),
     };
     let nodes = vec![node("n1", Ok(answer)), node("n2", Err("it cannot be reached".to_owned()))];
     Found { nodes, objects, ..Found::default() }

@@ -202,6 +202,8 @@ impl Driver {
     }
 
     fn fix_moved_left(&self, wanted: &FixFinding) -> Result<String> {
+        // An administrator can make a PersistentVolume of what is left, to look at it.
+        expect_unnamed(wanted)?;
         let id = wanted.id.parse::<VolumeId>().map_err(|_| changed(wanted))?;
         let volume = self.store.get(&id).filter(|volume| print_of(&**volume) == wanted.seen);
         let volume = volume.ok_or_else(|| changed(wanted))?;

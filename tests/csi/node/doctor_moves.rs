@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use hostloop::model::copy_of::{CopyOf, Cut};
 use hostloop::model::{Moved, NodeKey, Retired, SnapshotId, Timestamp, Volume, VolumeId};
-use hostloop::store::{Beside, Subject};
+use hostloop::store::{Beside, Durability, Subject};
+use hostloop::wire::peer;
 use tonic::Code;
 
 use super::doctor::{fix, look, lose, only, unnamed};
@@ -95,4 +96,81 @@ fn an_image_of_a_volume_that_moved_is_left_alone() {
     assert!(finding.fix.is_empty() && finding.kept.contains("has moved"), "{finding:?}");
     rig.fails(Code::FailedPrecondition, asked);
     assert!(rig.kernel.exists(vol.image()));
+}
+
+/// What a volume that has moved to another node has left here: its record, under the id of what is left.
+fn retired(rig: &mut Rig, vol: &Vol) -> VolumeId {
+    let id: VolumeId = vol.id.parse().expect("an id");
+    let left = VolumeId::of_retired(&NodeKey::of(NODE), &id, 1);
+    rig.restore_state(|store| {
+        let volume = store.get(&id).expect("a record");
+        let (node_id, deleted_here) = ("node-b".to_owned(), None);
+        let moved =
+            Moved { id: id.clone(), left: left.clone(), by: 1, node_id, deleted: false, deleted_here };
+        store.put_moved(moved).expect("put");
+        store.delete(&id, Durability::Synced).expect("delete");
+        let retired = Some(Retired { was: id.clone(), by: 1, node_id: "node-b".to_owned() });
+        let (directory, moved_to) = (Some(id.clone()), Some("node-b".to_owned()));
+        store
+            .put(Volume { id: left.clone(), directory, moved_to, retired, ..(*volume).clone() })
+            .expect("put");
+    });
+    left
+}
+
+/// The request of a command that has asked the other nodes and the API server.
+fn fix_left(rig: &Rig, left: &VolumeId) -> peer::FixFindingRequest {
+    let records = look(rig).records;
+    let held = records.iter().find(|record| record.id == left.as_str()).expect("a record");
+    assert_eq!(
+        (held.kind.as_str(), held.left_by_generation, held.left_by_node.as_str()),
+        ("left", 1, "node-b")
+    );
+    peer::FixFindingRequest {
+        class: "moved-left".to_owned(),
+        id: held.id.clone(),
+        path: held.path.clone(),
+        seen: held.seen.clone(),
+        unnamed: true,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_rest_of_a_moved_volume_is_deleted() {
+    let mut rig = Rig::new();
+    let (vol, kept) = (rig.volume("v", mount()), rig.volume("kept", mount()));
+    let left = retired(&mut rig, &vol);
+    let asked = fix_left(&rig, &left);
+    assert!(rig.kernel.exists(vol.image()));
+    let done = rig.ok(asked.clone()).done;
+    assert!(done.contains(left.as_str()), "{done}");
+    assert!(!rig.kernel.exists(vol.directory()) && rig.kernel.exists(kept.image()));
+    rig.fails(Code::FailedPrecondition, asked);
+}
+
+#[test]
+fn a_rest_stays_if_it_may_be_needed() {
+    let mut rig = Rig::new();
+    let vol = rig.volume("v", mount());
+    let id = rig.volume("present", mount()).id.clone();
+    let left = retired(&mut rig, &vol);
+    let asked = fix_left(&rig, &left);
+    let wrong = [
+        (
+            peer::FixFindingRequest { unnamed: false, ..asked.clone() },
+            "does not know which PersistentVolumes",
+        ),
+        (peer::FixFindingRequest { seen: "another".to_owned(), ..asked.clone() }, "has changed since"),
+        (peer::FixFindingRequest { id: id.clone(), ..asked.clone() }, "has changed since"),
+    ];
+    for (request, says) in wrong {
+        let why = rig.fails(Code::FailedPrecondition, request);
+        assert!(why.contains(says), "{why}");
+    }
+    let open = rig.kernel.attach_foreign(vol.image(), false).expect("attach");
+    assert!(rig.call(asked.clone()).is_err(), "it is in use");
+    assert!(rig.kernel.exists(vol.image()));
+    rig.kernel.detach_foreign(open.number);
+    rig.ok(asked);
 }

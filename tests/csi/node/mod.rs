@@ -2,6 +2,7 @@
 
 mod details;
 mod doctor;
+mod doctor_groups;
 mod doctor_moves;
 mod identity;
 mod inline;
