@@ -319,8 +319,13 @@ fn cutting_over(view: &View) -> Step {
     if let Some(step) = has_earlier(view) {
         return step;
     }
-    let exchange =
-        || Step::Enter(ReplicaPhase::Exchanging, "the PersistentVolume gets its new node".to_owned());
+    let exchange = || {
+        let what = match view.spec.is_on_one_node() {
+            true => "no pod uses the volume",
+            false => "the PersistentVolume gets its new node",
+        };
+        Step::Enter(ReplicaPhase::Exchanging, what.to_owned())
+    };
     if view.status.stale {
         return exchange();
     }
