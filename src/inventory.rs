@@ -12,6 +12,8 @@ use crate::store::Beside;
 
 /// The file in the root of a pool that says whose the pool is.
 pub const POOL_MARKER: &str = "hostloop-pool";
+/// The file in a data directory that says whose that is. The data directory is a pool without the other file.
+pub const INSTALLATION: &str = "hostloop-installation";
 /// The directory of the twins of those files in the data directory, each with the name of its pool.
 pub const KNOWN_POOLS: &str = "known-pools";
 

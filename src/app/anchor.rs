@@ -9,13 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::StartError;
+use crate::inventory::INSTALLATION;
 use crate::kernel::{FileKind, MountEntry, Os, holder, is_full, write_whole};
 use crate::model::Settings;
 use crate::server::Endpoint;
 use crate::store::Store;
 
-/// The file in the data directory.
-const IDENTITY: &str = "hostloop-installation";
 /// How the name of an anchor ends.
 const ENDING: &str = ".hostloop-anchor";
 /// More is not ours.
@@ -126,7 +125,7 @@ impl<'a> Anchors<'a> {
     }
 
     fn identity(&self) -> PathBuf {
-        self.settings.data_dir.join(IDENTITY)
+        self.settings.data_dir.join(INSTALLATION)
     }
 
     /// The name of the anchor: of the driver and the data directory, of both of which a machine may have several.
@@ -255,7 +254,7 @@ impl<'a> Anchors<'a> {
     fn exchanged(&self, anchor: &Path) -> StartError {
         self.lost(format!(
             "it belongs to another installation than the one that {} remembers: were disks exchanged, or was a \
-             backup restored without {IDENTITY}? If what is there now is right, remove {}",
+             backup restored without {INSTALLATION}? If what is there now is right, remove {}",
             anchor.display(),
             anchor.display()
         ))

@@ -212,6 +212,9 @@ fn why_left_stays(look: &Look, record: &HeldRecord, by: &LeftBy) -> Option<Strin
     if !has_it {
         return Some(format!("node {} has not said that it has the volume", by.node_id));
     }
+    if volumes.iter().any(|volume| volume.handle == record.id) {
+        return Some("a PersistentVolume names it".to_owned());
+    }
     let names_it = |volume: &Pv| volume.handle == by.id && volume.node.as_ref() == Some(&by.node_id);
     if !volumes.iter().any(names_it) {
         return Some(format!("no PersistentVolume says that the volume is on node {}", by.node_id));

@@ -185,6 +185,10 @@ impl Driver {
         request: &AdoptVolume,
     ) -> Result<AdoptedVolume> {
         let Some(adopted) = &volume.adopted else { return Ok(answer(Arc::clone(volume), None)) };
+        // A dry run as well: after it, a claim is given to the volume.
+        if let Some(source) = source {
+            self.expect_its_source(source, volume, adopted)?;
+        }
         if request.dry_run || request.look {
             return Ok(answer(Arc::clone(volume), None));
         }
@@ -192,20 +196,12 @@ impl Driver {
         let renaming = || format!("rename {} to {}", request.path.display(), marked.display());
         let is_left = match (source, adopted.settled) {
             // A power cut between the two syncs of the rename can leave both names.
-            (Some(source), true) if self.is_second_name(volume, source)? => {
+            (Some(source), true) => {
                 self.os.files.remove_file(&source.at()).doing(renaming)?;
                 self.os.files.sync_directory(around.parent()).doing(renaming)?;
                 false
             }
-            // Its inode number was given to another file.
-            (Some(source), true) => {
-                return Err(Error::InUse(format!(
-                    "volume {id} was made of what was at {}, and what is there now has the same inode number; rename it",
-                    source.shown()
-                )));
-            }
             (Some(source), false) => {
-                self.expect_unwritten(source, volume)?;
                 self.os.files.rename(&source.at(), &marked).doing(renaming)?;
                 self.os.files.sync_directory(around.parent()).doing(renaming)?;
                 true
@@ -228,6 +224,23 @@ impl Driver {
         }
         let left = is_left.then(|| around.shown_marked(id));
         Ok(answer(volume, left))
+    }
+
+    /// Makes sure that what is at the path is what the volume was made of.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION.
+    fn expect_its_source(&self, source: &Source, volume: &Volume, adopted: &Adopted) -> Result<()> {
+        match adopted.settled {
+            false => self.expect_unwritten(source, volume),
+            true if self.is_second_name(volume, source)? => Ok(()),
+            // Its inode number was given to another file.
+            true => Err(Error::InUse(format!(
+                "volume {} was made of what was at {}, and what is there now has the same inode number; rename it",
+                volume.id,
+                source.shown()
+            ))),
+        }
     }
 
     /// Whether the image of the volume is the very file of the source.

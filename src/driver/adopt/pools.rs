@@ -5,12 +5,15 @@ use std::path::{Component, Path, PathBuf};
 use super::source::{Source, within};
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
-use crate::inventory::POOL_MARKER;
+use crate::inventory::{INSTALLATION, POOL_MARKER};
 use crate::kernel::{FileId, FileKind, MountEntry};
 use crate::model::Settings;
 
 /// The directories of a pool, or of the data directory, with what is hostloop's.
 const OWN: [&str; 3] = ["volumes", "snapshots", Settings::POOLS_DIR];
+
+/// The files of which a pool has one: the data directory has the second.
+const MARKERS: [&str; 2] = [POOL_MARKER, INSTALLATION];
 
 /// A path as its filesystem sees it, so that two ways to it are known as one.
 struct Spot {
@@ -62,21 +65,28 @@ impl Driver {
         if source.stat.kind != FileKind::Directory {
             return Ok(());
         }
-        let found = self.os.trees.find(&source.at(), POOL_MARKER).doing(looking)?;
-        found.map_or(Ok(()), |found| Err(marked(&source.real().join(found))))
+        for marker in MARKERS {
+            if let Some(found) = self.os.trees.find(&source.at(), marker).doing(looking)? {
+                return Err(marked(&source.real().join(found)));
+            }
+        }
+        Ok(())
     }
 
     /// `shown` is the directory for people.
     fn expect_no_marker(&self, directory: &Path, shown: &Path, own: &[FileId]) -> Result<()> {
         let looking = || format!("look at {}", shown.display());
-        let marker = directory.join(POOL_MARKER);
-        if self.os.files.stat(&marker).doing(looking)?.is_none() {
-            return Ok(());
+        let mut found = None;
+        for marker in MARKERS {
+            if self.os.files.stat(&directory.join(marker)).doing(looking)?.is_some() {
+                found = Some(marker);
+            }
         }
+        let Some(marker) = found else { return Ok(()) };
         let stat = self.os.files.stat(directory).doing(looking)?;
         match stat.is_some_and(|stat| own.contains(&stat.id)) {
             true => Ok(()),
-            false => Err(marked(&shown.join(POOL_MARKER))),
+            false => Err(marked(&shown.join(marker))),
         }
     }
 

@@ -435,6 +435,27 @@ fn a_pool_of_another_driver_is_not_adopted() {
     rig.ok(directory("/old/parent"));
 }
 
+/// It is the default pool of that driver.
+#[test]
+fn a_data_directory_of_another_driver_is_not_adopted() {
+    let rig = rig();
+    let marker = "/old/parent/other/hostloop-installation";
+    rig.kernel.create_directories("/old/parent/other/volumes/vol-1");
+    rig.kernel.write_file(marker, b"driver=second.csi.dev\nnode=node-a\ninstallation=1\n").unwrap();
+    make_image(&rig.kernel, "/old/parent/other/volumes/vol-1/disk.img", FsType::Ext4, 100 << 20);
+    let refused = [
+        image("/old/parent/other/volumes/vol-1/disk.img"),
+        directory("/old/parent/other"),
+        directory("/old/parent"),
+    ];
+    for request in refused {
+        let why = rig.fails(Code::InvalidArgument, request);
+        assert!(why.contains(marker) && why.contains("another driver"), "{why}");
+    }
+    rig.kernel.remove_file(marker).unwrap();
+    rig.ok(directory("/old/parent/other"));
+}
+
 #[test]
 fn a_pool_that_is_closed_is_not_adopted() {
     let kernel = machine_with_disk();
@@ -723,6 +744,9 @@ fn a_source_written_after_its_copy_stays() {
         let why = settled(|| rig.call(request.clone())).unwrap_err();
         assert_eq!(why.code(), Code::FailedPrecondition, "{why}");
         assert!(why.message().contains(&format!("{path} was written to after it was copied")), "{why}");
+        let tried = peer::AdoptVolumeRequest { dry_run: true, ..request.clone() };
+        let why = rig.call(tried).unwrap_err();
+        assert!(why.message().contains("was written to after it was copied"), "{why}");
         assert_eq!(rig.kernel.stat(&path).map(|stat| stat.id), Some(inode));
         rig.kernel.os().files.rename(Path::new(&path), Path::new("/old/moved")).unwrap();
         assert_eq!(rig.ok(request).left, "", "without the source, the volume is whole");

@@ -347,6 +347,8 @@ fn data_left_by_a_move_stay_until_it_has_arrived() {
     assert!(kept(&look(vec![on_a(), silent], known())).contains("has not said"));
     let elsewhere = Known { volumes: Some(vec![pv(&volume, "a")]), ..nothing() };
     assert!(kept(&look(vec![on_a(), on_b(2)], elsewhere)).contains("no PersistentVolume"));
+    let named = Known { volumes: Some(vec![pv(&volume, "b"), pv(&left, "a")]), ..nothing() };
+    assert!(kept(&look(vec![on_a(), on_b(2)], named)).contains("a PersistentVolume names it"));
     let moving = Known { replicas: Some(set(&[&volume])), ..known() };
     assert!(kept(&look(vec![on_a(), on_b(2)], moving)).contains("VolumeReplica"));
 }
