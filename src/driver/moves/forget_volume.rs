@@ -33,11 +33,7 @@ impl Driver {
             return;
         }
         let now = Timestamp::now();
-        for id in self.store.deleted_before(now.before(REMEMBERED)) {
-            if let Err(error) = self.store.delete_moved(&id, Durability::Lazy) {
-                tracing::warn!(volume.id = %id, %error, "the record of its deletion cannot be removed");
-            }
-        }
+        self.forget_earlier(now);
         let written = self.store.put_moved(Moved {
             id: volume.id.clone(),
             left: volume.id.clone(),
@@ -49,6 +45,15 @@ impl Driver {
         });
         if let Err(error) = written {
             tracing::warn!(volume.id = %volume.id, %error, "what the volume has left on another node is kept");
+        }
+    }
+
+    /// Forgets the deletions and releases that were remembered for long enough.
+    pub(in crate::driver) fn forget_earlier(&self, now: Timestamp) {
+        for id in self.store.deleted_before(now.before(REMEMBERED)) {
+            if let Err(error) = self.store.delete_moved(&id, Durability::Lazy) {
+                tracing::warn!(%id, %error, "the record of its deletion cannot be removed");
+            }
         }
     }
 

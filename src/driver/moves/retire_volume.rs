@@ -23,6 +23,8 @@ impl Driver {
                 Some(moved) if moved.by > by => {
                     self.ready_volume(&left, left.as_str()).map(|left| left.id.clone())
                 }
+                // It moved within this node, and was deleted since.
+                _ if self.has_left(&left, id, by) => Ok(left),
                 _ => self.ready_volume(id, id.as_str()).map(|volume| volume.id.clone()),
             };
         };
@@ -47,6 +49,12 @@ impl Driver {
             )));
         }
         self.retire(&volume, retired)
+    }
+
+    /// Reports whether this is what that move of the volume has left here.
+    fn has_left(&self, left: &VolumeId, was: &VolumeId, by: u64) -> bool {
+        let left = self.store.get(left).and_then(|left| left.retired.clone());
+        left.is_some_and(|retired| retired.was == *was && retired.by == by)
     }
 
     /// Takes the id away from what this node has of a volume. The caller holds its lock.

@@ -35,6 +35,10 @@ pub(super) fn completing(view: &View) -> Step {
         _ => return Step::Complete,
     };
     let is_given_up = view.is_deleted && view.target_node != NodeState::Ready;
+    // A move within a node ends with that node, as an administrator knows.
+    if is_given_up && source_is_gone(view) && view.target_is_gone() {
+        return Step::Finish;
+    }
     let is_lost = is_lost_node(view.target_node) || is_given_up;
     match is_lost && silent >= PATIENCE && has(&view.source, view.spec.generation) {
         true => goes_back(view, format!("node {} is lost", view.spec.target_node)),

@@ -262,6 +262,27 @@ fn a_volume_is_not_retired_for_its_own_node() {
     assert_eq!(within.retire().expect("again"), left, "also when it is gone");
 }
 
+/// The claim is deleted before the controller hears that the copy has taken over the id.
+#[test]
+fn what_a_deleted_volume_has_left_is_named() {
+    let within = Within::new();
+    within.seal().expect("sealed");
+    within.update().expect("the last pass");
+    within.complete().expect("complete");
+    let volume_id = within.vol.id.clone();
+    let unstage =
+        NodeUnstageVolume { volume_id: volume_id.clone(), staging_path: within.vol.staging().into() };
+    within.pair.source.driver.node_unstage_volume(unstage).expect("unstaged");
+    let delete = crate::requests::delete(&volume_id);
+    within.pair.runtime.block_on(within.pair.source.controller.call(delete)).expect("deleted");
+    let left = within.retire().expect("it is retired");
+    assert_eq!(within.ids(), std::slice::from_ref(&left));
+    let request = peer::DeleteCopyRequest { volume_id: left, source_volume_id: volume_id, generation: 1 };
+    within.pair.runtime.block_on(within.peer().delete_copy(request)).expect("deleted");
+    assert_eq!(within.ids(), Vec::<String>::new());
+    assert_eq!(within.retire().expect_err("nothing is left").code(), tonic::Code::NotFound);
+}
+
 /// Between the two records of a completion, the id is in use.
 #[test]
 fn an_id_is_never_free_during_a_completion() {

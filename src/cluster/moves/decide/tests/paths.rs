@@ -296,6 +296,14 @@ fn rule_7_a_volume_is_taken_back_from_a_lost_node() {
         );
         assert_eq!(view.source, Says::Has(GENERATION + 2));
     }
+    // It was a move within that node.
+    let within = View {
+        source: Says::Silent(PATIENCE),
+        source_node: NodeState::Gone,
+        ..lost_in_completing(NodeState::Gone)
+    };
+    assert_eq!(decide(&within), Step::Complete, "it may come back");
+    assert_eq!(decide(&View { is_deleted: true, ..within }), Step::Finish);
     let writing = View { users: vec![pod(false, false, true)], ..lost_in_completing(NodeState::Gone) };
     assert!(matches!(decide(&writing), Step::Wait(_, why) if why.contains("pod p has left")));
     let both = View { source: Says::Silent(PATIENCE), ..lost_in_completing(NodeState::Gone) };
