@@ -4,33 +4,41 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::plan::{Decision, Item, Planner, beside};
-use crate::model::{GroupSnapshot, Moved, Phase, Snapshot};
+use crate::model::{GroupSnapshot, GroupSnapshotId, Moved, Phase, Snapshot};
 use crate::store::Subject;
 
 impl Planner<'_> {
     /// Adds the groups that members name.
     pub(super) fn groups(&mut self) {
-        let mut found = BTreeMap::new();
+        // Of members that differ, the last that was written says where the group goes.
+        let mut found: BTreeMap<GroupSnapshotId, (u64, GroupSnapshot)> = BTreeMap::new();
         for entry in self.known.entries {
-            if let Some(Subject::Snapshot(snapshot, Some(group))) =
-                beside(entry).map(|beside| &beside.subject)
+            let Some(beside) = beside(entry) else { continue };
+            if let Subject::Snapshot(snapshot, Some(group)) = &beside.subject
+                && found.get(&group.id).is_none_or(|(seq, _)| *seq < beside.seq)
                 && self
                     .records
                     .snapshots
                     .get(&snapshot.id)
                     .is_some_and(|it| it.group.as_ref() == Some(&group.id))
             {
-                found.insert(group.id.clone(), group.clone());
+                found.insert(group.id.clone(), (beside.seq, group.clone()));
             }
         }
-        for (id, group) in found {
+        for (id, (_, group)) in found {
             let is_deleted = |it: &Arc<Snapshot>| it.group.as_ref() == Some(&id) && !it.is_ready();
             let phase = match self.records.snapshots.values().any(is_deleted) {
                 true => Phase::Deleting,
                 false => Phase::Ready,
             };
             let decision = match self.records.groups.get(&id) {
-                Some(recorded) if recorded.phase == Phase::Ready || !self.believes_disk => Decision::Keep,
+                Some(_) if !self.believes_disk => Decision::Keep,
+                Some(recorded) if recorded.phase == Phase::Ready && recorded.handover == group.handover => {
+                    Decision::Keep
+                }
+                Some(recorded) if recorded.phase == Phase::Ready => {
+                    Decision::Replace("it is on its way to another node".to_owned())
+                }
                 Some(_) => Decision::Replace("it is whole".to_owned()),
                 None => Decision::Add,
             };

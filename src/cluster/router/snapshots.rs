@@ -123,9 +123,30 @@ impl Router {
     /// Ends the move by which the snapshot came to the node that it is on.
     async fn end_earlier(&self, way: &Way, from: &str, number: u64) -> Result<(), Status> {
         if let Some(from) = self.other_node(way, from)? {
+            let there = self.has_snapshot(&from, way.named()).await?.handover;
+            let is_withdrawn = |there: &Handover| {
+                (there.side, there.node_id.as_str(), there.number)
+                    == (Side::Withdrawn, way.source.node_id.as_str(), number)
+            };
+            if there.as_ref().is_some_and(is_withdrawn) {
+                return self.undo_earlier(way, &from, number).await;
+            }
             self.release(way, &from, (&way.source.node_id, number)).await?;
         }
         self.keep(way, &way.source, (from, number, true)).await
+    }
+
+    /// Ends a move that was given up before the node that it went to heard of it: what that node has goes.
+    async fn undo_earlier(&self, way: &Way, from: &Arc<Node>, number: u64) -> Result<(), Status> {
+        let Way { id, source, .. } = way;
+        self.keep(way, from, (&source.node_id, number, false)).await?;
+        self.release(way, source, (&from.node_id, number)).await?;
+        self.keep(way, from, (&source.node_id, number, true)).await?;
+        let why = format!(
+            "{id} is on node {:?}: its move to node {:?} was given up, and what that node had of it is deleted",
+            from.node_id, source.node_id
+        );
+        Err(Error::InUse(why).into())
     }
 
     /// Gives a move up: the source keeps the snapshot, and the other node deletes what it has of it. The source says first that it
@@ -248,7 +269,14 @@ impl Router {
             number,
         };
         let envelope = way.envelope.within(SHORT);
-        self.pass_if_up::<peer::ReleaseSnapshotRequest>(at, &envelope, encode(&request)).await.map(drop)
+        let released = self.pass_if_up::<peer::ReleaseSnapshotRequest>(at, &envelope, encode(&request)).await;
+        // A node without room for a record is not a target without room for the snapshot.
+        released.map(drop).map_err(|status| match status.code() {
+            Code::ResourceExhausted => {
+                Status::unavailable(format!("node {:?}: {}", at.node_id, status.message()))
+            }
+            _ => status,
+        })
     }
 
     async fn keep(

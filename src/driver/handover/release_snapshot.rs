@@ -38,9 +38,11 @@ impl Driver {
 
     /// Remembers for a while that these snapshots are on another node, so that no repeated CreateSnapshot makes others with their ids here.
     fn remember_released(&self, ids: &[SnapshotId], node_id: &str) -> Result<()> {
+        let now = Timestamp::now();
+        self.forget_earlier(now);
         for id in ids {
             let id = VolumeId::of_taken(&self.node_key, id);
-            let deleted_here = Some(Timestamp::now());
+            let deleted_here = Some(now);
             let (left, node_id) = (id.clone(), node_id.to_owned());
             self.store.put_moved(Moved { id, left, by: 0, node_id, deleted: false, deleted_here })?;
         }
@@ -52,7 +54,11 @@ impl Driver {
     /// # Errors
     /// FAILED_PRECONDITION.
     pub(in crate::driver) fn expect_not_released(&self, id: &SnapshotId) -> Result<()> {
-        match self.store.is_deleted(&VolumeId::of_taken(&self.node_key, id)) {
+        let released = VolumeId::of_taken(&self.node_key, id);
+        if self.store.is_deleted(&released) {
+            self.forget_earlier(Timestamp::now());
+        }
+        match self.store.is_deleted(&released) {
             false => Ok(()),
             true => Err(Error::InUse(format!(
                 "snapshot {id} has moved to another node, or was deleted there: choose another name"

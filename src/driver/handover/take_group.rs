@@ -30,17 +30,23 @@ impl Driver {
         }
         let group = self.store.put_group(design(id, node_id, &members)?)?;
         drop(members);
+        let targets = ways.iter().map(|(id, way)| (VolumeId::of_taken(&self.node_key, id), way));
+        targets.for_each(|(target, way)| self.pulls.wait(target, way));
         let made = self.take_members(&group, request).and_then(|()| {
             Ok(self.store.put_group(GroupSnapshot { phase: Phase::Ready, ..(*group).clone() })?)
         });
+        for (id, _) in ways {
+            drop(self.pulls.turn(&VolumeId::of_taken(&self.node_key, id)));
+        }
         made.map(Recorded::Group).map_err(|cause| cause.after_undo(self.remove_group(&group)))
     }
 
     fn take_members(&self, group: &Arc<GroupSnapshot>, request: &TakeSnapshot) -> Result<()> {
         let TakeSnapshot { node_id, ways, .. } = request;
         for (id, way) in ways {
-            // Once more: the time that a copy may take counts from here.
-            let remote = self.open_taken(id, way, Some(&group.id))?;
+            // Once more: the time that a copy may take counts from here, and the permit may have ended since.
+            let way = self.pulls.turn(&VolumeId::of_taken(&self.node_key, id)).unwrap_or_else(|| way.clone());
+            let remote = self.open_taken(id, &way, Some(&group.id))?;
             let number = remote.description().moving.as_ref().map(|moving| moving.number);
             if number != group.handover.as_ref().map(|handover| handover.number) {
                 return Err(Error::Unavailable(format!(

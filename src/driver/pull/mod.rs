@@ -159,6 +159,8 @@ pub(crate) struct Remote {
 pub(super) struct Running {
     pulls: Guarded<Pulls>,
     beginnings: Guarded<HashMap<VolumeId, Timestamp>>,
+    /// The latest ways to the members of groups whose turn comes later.
+    waiting: Guarded<HashMap<VolumeId, Way>>,
 }
 
 /// By the volume that is made: what it is made from, and the way to that.
@@ -167,11 +169,24 @@ type Pulls = HashMap<VolumeId, (VolumeSource, Arc<dyn RemoteSource>)>;
 impl Running {
     /// The way to this source is this by now, where the volume is made from it.
     pub(super) fn show(&self, volume: &VolumeId, source: &VolumeSource, way: &Way) {
+        if let Some(known) = self.waiting.lock().get_mut(volume) {
+            *known = way.clone();
+        }
         // The lock of the map is not held while the source is told.
         let pulled = self.pulls.lock().get(volume).cloned();
         if let Some((_, opened)) = pulled.filter(|(pulled, _)| pulled == source) {
             opened.show(way);
         }
+    }
+
+    /// The pull for this volume is begun later: the others of its call come first.
+    pub(super) fn wait(&self, volume: VolumeId, way: &Way) {
+        self.waiting.lock().insert(volume, way.clone());
+    }
+
+    /// Returns the latest way to what waits, whose turn it is.
+    pub(super) fn turn(&self, volume: &VolumeId) -> Option<Way> {
+        self.waiting.lock().remove(volume)
     }
 
     /// When the pull for this volume began: now, unless an earlier call has had no answer from the node of the source.

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::invariants::directory_of;
-use hostloop::model::Volume;
+use hostloop::model::{GroupSnapshot, Handover, Side, Volume};
 use hostloop::store::{Beside, Subject};
 use hostloop_fake_kernel::Kill;
+use tonic::Code;
 
 #[test]
 fn a_lost_file_is_rebuilt_under_running_pods() {
@@ -172,6 +173,29 @@ fn the_later_generation_of_two_is_the_volume() {
         let found = world.rig.ok(get).volume.expect("a volume");
         assert_eq!(found.volume_context["pool"], later, "{earlier}");
     }
+}
+
+/// A deletion has to ask the node that has a copy of it.
+#[test]
+fn an_older_file_learns_where_a_group_goes() {
+    let mut world = World::new();
+    let group = world.rig.ok(get_group(&world.group, &[])).group_snapshot.expect("a group");
+    let handover = Handover { side: Side::Offered, node_id: "b".to_owned(), number: 7 };
+    let last = group.snapshots.last().expect("a member").snapshot_id.clone();
+    let snapshots = [FAST, DATA].into_iter().map(|pool| format!("{pool}/snapshots/{last}/snapshot.json"));
+    let path = snapshots.into_iter().find(|path| world.rig.kernel.exists(path)).expect("a record");
+    let record = Beside::read(&world.rig.kernel.read_file(&path).expect("read")).expect("a record");
+    let Subject::Snapshot(member, Some(group)) = record.subject.clone() else { panic!("{record:?}") };
+    let subject = Subject::Snapshot(member, Some(GroupSnapshot { handover: Some(handover), ..group }));
+    let text = Beside { seq: record.seq + 1000, subject, ..record }.text().expect("JSON");
+    world.rig.kernel.kill();
+    world.rig.kernel.restart();
+    world.rig.kernel.remove_file(&path).expect("remove");
+    world.rig.kernel.write_file(&path, &text).expect("write");
+    let report = world.run(Verb::Rebuild, Wishes::default());
+    assert!(report.text.contains("on its way to another node"), "{}", report.text);
+    let why = world.rig.fails(Code::FailedPrecondition, delete_group(&world.group, &[]));
+    assert!(why.contains("node \"b\" may have a copy"), "{why}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostloop::cluster::permit::expiry;
+use hostloop::cluster::permit::{VALID_FOR, expiry};
 use hostloop::model::{Grant, GroupSnapshotId, NodeKey, Snapshot, SnapshotId, VolumeId, VolumeSource};
 use hostloop::wire::{csi, peer};
 use hostloop_fake_kernel::Kill;
@@ -54,6 +54,11 @@ impl Moving {
     }
 
     fn take_members(&self, members: &[String]) -> Result<u64, Status> {
+        self.take_until(members, expiry())
+    }
+
+    /// Takes them with permits that end then.
+    fn take_until(&self, members: &[String], expires: u64) -> Result<u64, Status> {
         let member = |id: &String| {
             let id: SnapshotId = id.parse().expect("an id");
             let grant = Grant {
@@ -61,7 +66,7 @@ impl Moving {
                 target_node: TARGET.to_owned(),
                 target: VolumeId::of_taken(&NodeKey::of(TARGET), &id),
                 source: VolumeSource::Snapshot(id.clone()),
-                expires: expiry(),
+                expires,
             };
             Member { snapshot_id: id.to_string(), permit: orders::permit(&grant).as_bytes().to_vec() }
         };
@@ -266,6 +271,24 @@ fn a_group_replaces_no_snapshot_of_the_target() {
     let status = moving.take().expect_err("it is a snapshot of the target");
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
     assert_eq!(store.snapshot(&member).expect("it stays").name, "own");
+}
+
+/// The copies before it have taken longer than a permit lasts, and the caller has come back with others.
+#[test]
+fn a_member_whose_turn_comes_late_has_a_newer_permit() {
+    let moving = Moving::new();
+    let kernel = &moving.pair.target.kernel;
+    kernel.hold("write_at");
+    let ends = expiry() - VALID_FOR.as_secs() + 2;
+    std::thread::scope(|scope| {
+        let taking = scope.spawn(|| moving.take_until(&moving.members, ends));
+        crate::wait::eventually("it writes", || kernel.waiting() > 0);
+        std::thread::sleep(Duration::from_secs(4));
+        assert_eq!(moving.take().expect_err("it is copied").code(), Code::Aborted);
+        kernel.release();
+        taking.join().expect("no panic").expect("it is taken");
+    });
+    assert_eq!(moving.holders(), [SOURCE, TARGET]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hostloop::cluster::permit::expiry;
-use hostloop::model::{Grant, NodeKey, SnapshotId, VolumeId, VolumeSource};
+use hostloop::model::{Grant, Moved, NodeKey, SnapshotId, Timestamp, VolumeId, VolumeSource};
 use hostloop::store::{Beside, Subject};
 use hostloop::wire::{csi, peer};
 use hostloop_fake_kernel::{FakeKernel, Kill};
@@ -288,6 +288,25 @@ fn a_withdrawn_offer_keeps_the_snapshot_at_its_source() {
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
     moving.keep(target, SOURCE, (other, true)).expect("it is alone");
     assert_eq!(moving.holders(), [TARGET]);
+}
+
+#[test]
+fn a_release_is_remembered_for_a_month() {
+    let moving = Moving::new(false);
+    moving.finish();
+    let source = &moving.pair.source;
+    let cut = || moving.pair.runtime.block_on(source.controller.call(snapshot("cut", &moving.vol)));
+    let status = cut().expect_err("it has moved");
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    let store = source.driver.store();
+    let id: SnapshotId = moving.id.parse().expect("an id");
+    let id = VolumeId::of_taken(&NodeKey::of(SOURCE), &id);
+    let earlier = Some(Timestamp::now().before(Duration::from_secs(31 * 24 * 60 * 60)));
+    let (left, node_id) = (id.clone(), TARGET.to_owned());
+    let release = Moved { id: id.clone(), left, by: 0, node_id, deleted: false, deleted_here: earlier };
+    store.put_moved(release).expect("recorded");
+    cut().expect("the name is free");
+    assert!(!store.is_deleted(&id), "it is forgotten");
 }
 
 /// While both nodes have it, neither deletion leaves the other one behind in silence.
