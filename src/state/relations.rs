@@ -11,21 +11,23 @@ impl Planner<'_> {
     /// Adds the groups that members name.
     pub(super) fn groups(&mut self) {
         // Of members that differ, the last that was written says where the group goes.
-        let mut found: BTreeMap<GroupSnapshotId, (u64, GroupSnapshot)> = BTreeMap::new();
+        let mut found: BTreeMap<GroupSnapshotId, (u64, bool, GroupSnapshot)> = BTreeMap::new();
         for entry in self.known.entries {
             let Some(beside) = beside(entry) else { continue };
+            // A disk of another node says where the group goes from there.
+            let is_ours = beside.identity == *self.known.identity;
             if let Subject::Snapshot(snapshot, Some(group)) = &beside.subject
-                && found.get(&group.id).is_none_or(|(seq, _)| *seq < beside.seq)
+                && found.get(&group.id).is_none_or(|(seq, ..)| *seq < beside.seq)
                 && self
                     .records
                     .snapshots
                     .get(&snapshot.id)
                     .is_some_and(|it| it.group.as_ref() == Some(&group.id))
             {
-                found.insert(group.id.clone(), (beside.seq, group.clone()));
+                found.insert(group.id.clone(), (beside.seq, is_ours, group.clone()));
             }
         }
-        for (id, (_, group)) in found {
+        for (id, (_, is_ours, group)) in found {
             let is_deleted = |it: &Arc<Snapshot>| it.group.as_ref() == Some(&id) && !it.is_ready();
             let phase = match self.records.snapshots.values().any(is_deleted) {
                 true => Phase::Deleting,
@@ -33,11 +35,13 @@ impl Planner<'_> {
             };
             let decision = match self.records.groups.get(&id) {
                 Some(_) if !self.believes_disk => Decision::Keep,
-                Some(recorded) if recorded.phase == Phase::Ready && recorded.handover == group.handover => {
-                    Decision::Keep
-                }
                 Some(recorded) if recorded.phase == Phase::Ready => {
-                    Decision::Replace("it is on its way to another node".to_owned())
+                    // A record beside the data that could not be written says less, or has an earlier offer.
+                    let number = |group: &GroupSnapshot| group.handover.as_ref().map(|it| it.number);
+                    match is_ours && number(recorded) < number(&group) {
+                        true => Decision::Replace("it is on its way to another node".to_owned()),
+                        false => Decision::Keep,
+                    }
                 }
                 Some(_) => Decision::Replace("it is whole".to_owned()),
                 None => Decision::Add,

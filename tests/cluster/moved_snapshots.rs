@@ -180,21 +180,28 @@ async fn a_move_that_has_begun_can_go_to_another_node() {
 
 /// The target was away when its move was given up, and is to be emptied itself.
 #[tokio::test]
-async fn what_an_earlier_target_has_goes_when_it_is_emptied() {
-    let moving = Moving::new().await;
-    moving.cluster.node("a").fault("ReleaseSnapshot", Fault::Begins);
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(2), moving.move_once("a", "b")).await;
-    moving.cluster.node("a").heal();
-    moving.cluster.net.set_way(&address("b"), Way::Refused);
-    moving.cluster.net.cut(&address("b"));
-    fails(moving.move_once("a", "c").await, Code::Unavailable, "node \"b\"");
-    assert_eq!(moving.holders(), ["a", "b"]);
-    moving.cluster.net.set_way(&address("b"), Way::Open);
-    let answer = until_answered(&[Code::Unavailable], || moving.move_once("b", "c")).await;
-    fails(answer, Code::FailedPrecondition, "is on node \"a\"");
-    assert_eq!(moving.holders(), ["a"]);
-    moving.move_it("a", "c").await;
-    assert_eq!(moving.holders(), ["c"]);
+async fn an_earlier_target_loses_what_was_given_up() {
+    for to in ["a", "c"] {
+        let moving = Moving::new().await;
+        moving.cluster.node("a").fault("ReleaseSnapshot", Fault::Begins);
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), moving.move_once("a", "b")).await;
+        moving.cluster.node("a").heal();
+        moving.cluster.net.set_way(&address("b"), Way::Refused);
+        moving.cluster.net.cut(&address("b"));
+        fails(moving.move_once("a", "c").await, Code::Unavailable, "node \"b\"");
+        assert_eq!(moving.holders(), ["a", "b"]);
+        moving.cluster.net.set_way(&address("b"), Way::Open);
+        match to {
+            "c" => {
+                let answer = until_answered(&[Code::Unavailable], || moving.move_once("b", "c")).await;
+                fails(answer, Code::FailedPrecondition, "is on node \"a\"");
+            }
+            to => moving.move_it("b", to).await,
+        }
+        assert_eq!(moving.holders(), ["a"]);
+        moving.move_it("a", "c").await;
+        assert_eq!(moving.holders(), ["c"]);
+    }
 }
 
 /// What the target has so far is of no use without the source.

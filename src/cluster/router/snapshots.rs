@@ -85,6 +85,10 @@ impl Router {
                 Side::Offered | Side::Withdrawn => self.give_up(way, node_id, *number).await?,
             }
             at_source = self.has_snapshot(source, way.named()).await?;
+            // The target has kept it.
+            if !at_source.found {
+                return self.end_at_target(way).await;
+            }
         }
         let number = match self.take(way).await {
             Ok(0) => own_number(way, &at_source)?,
@@ -142,6 +146,9 @@ impl Router {
         self.keep(way, from, (&source.node_id, number, false)).await?;
         self.release(way, source, (&from.node_id, number)).await?;
         self.keep(way, from, (&source.node_id, number, true)).await?;
+        if from.node_id == way.target.node_id {
+            return Ok(());
+        }
         let why = format!(
             "{id} is on node {:?}: its move to node {:?} was given up, and what that node had of it is deleted",
             from.node_id, source.node_id
@@ -270,13 +277,7 @@ impl Router {
         };
         let envelope = way.envelope.within(SHORT);
         let released = self.pass_if_up::<peer::ReleaseSnapshotRequest>(at, &envelope, encode(&request)).await;
-        // A node without room for a record is not a target without room for the snapshot.
-        released.map(drop).map_err(|status| match status.code() {
-            Code::ResourceExhausted => {
-                Status::unavailable(format!("node {:?}: {}", at.node_id, status.message()))
-            }
-            _ => status,
-        })
+        released.map(drop).map_err(|status| without_record(at, status))
     }
 
     async fn keep(
@@ -288,7 +289,18 @@ impl Router {
         let (snapshot_id, node_id) = (way.id.as_str().to_owned(), node_id.to_owned());
         let request = peer::KeepSnapshotRequest { snapshot_id, node_id, number, alone };
         let envelope = way.envelope.within(SHORT);
-        self.pass_if_up::<peer::KeepSnapshotRequest>(at, &envelope, encode(&request)).await.map(drop)
+        let kept = self.pass_if_up::<peer::KeepSnapshotRequest>(at, &envelope, encode(&request)).await;
+        kept.map(drop).map_err(|status| without_record(at, status))
+    }
+}
+
+/// A node without room for a record is not a target without room for the snapshot.
+fn without_record(at: &Node, status: Status) -> Status {
+    match status.code() {
+        Code::ResourceExhausted => {
+            Status::unavailable(format!("node {:?}: {}", at.node_id, status.message()))
+        }
+        _ => status,
     }
 }
 

@@ -84,7 +84,12 @@ impl Driver {
         }
         let Some(marker) = found else { return Ok(()) };
         let stat = self.os.files.stat(directory).doing(looking)?;
-        match stat.is_some_and(|stat| own.contains(&stat.id)) {
+        let is = |id: FileId| stat.as_ref().is_some_and(|stat| stat.id == id);
+        // It may be closed or silent at the moment.
+        let data_dir = &self.settings.data_dir;
+        let is_own = own.iter().any(|id| is(*id))
+            || self.os.files.stat(data_dir).doing(looking)?.is_some_and(|own| is(own.id));
+        match is_own {
             true => Ok(()),
             false => Err(marked(&shown.join(marker))),
         }

@@ -11,7 +11,8 @@ impl Driver {
     ///
     /// # Errors
     /// ABORTED while another operation on it runs; FAILED_PRECONDITION if this node's record names another node or number, or if the
-    /// offer has not been taken back before. To take it back, also if there is no such offer: what the other node has may be the only one.
+    /// offer has not been taken back before. To take it back, also if there is no such offer, and UNAVAILABLE if the data here are not
+    /// whole: what the other node has may be the only one.
     pub fn keep_snapshot(&self, request: &KeepSnapshot) -> Result<()> {
         let KeepSnapshot { id, node_id, number, alone } = request;
         // Others may read it, so that a copy that is being made can be given up.
@@ -39,6 +40,9 @@ impl Driver {
             (Side::Withdrawn | Side::Taken, true) => Some(None),
             (Side::Offered, true) | (Side::Taken, false) => None,
         };
+        if !alone {
+            self.expect_whole(&recorded)?;
+        }
         let wanted = || format!("it is to be kept, whatever node {node_id:?} has by offer {number}");
         let kept = kept.ok_or_else(|| unfit(&recorded, &wanted()))?;
         match kept.as_ref() == recorded.handover() {

@@ -51,7 +51,7 @@ impl Driver {
     ///
     /// # Errors
     /// UNAVAILABLE if they are not, or if the record may be lost.
-    fn expect_whole(&self, there: &Recorded) -> Result<()> {
+    pub(super) fn expect_whole(&self, there: &Recorded) -> Result<()> {
         let parts = match there {
             Recorded::Snapshot(snapshot) => vec![Arc::clone(snapshot)],
             Recorded::Group(group) => self.members_of(&group.id),

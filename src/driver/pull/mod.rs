@@ -169,7 +169,9 @@ type Pulls = HashMap<VolumeId, (VolumeSource, Arc<dyn RemoteSource>)>;
 impl Running {
     /// The way to this source is this by now, where the volume is made from it.
     pub(super) fn show(&self, volume: &VolumeId, source: &VolumeSource, way: &Way) {
-        if let Some(known) = self.waiting.lock().get_mut(volume) {
+        if let Some(known) = self.waiting.lock().get_mut(volume)
+            && known.node_key == way.node_key
+        {
             *known = way.clone();
         }
         // The lock of the map is not held while the source is told.

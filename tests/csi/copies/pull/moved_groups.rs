@@ -279,11 +279,11 @@ fn a_member_whose_turn_comes_late_has_a_newer_permit() {
     let moving = Moving::new();
     let kernel = &moving.pair.target.kernel;
     kernel.hold("write_at");
-    let ends = expiry() - VALID_FOR.as_secs() + 2;
+    let ends = expiry() - VALID_FOR.as_secs() + 5;
     std::thread::scope(|scope| {
         let taking = scope.spawn(|| moving.take_until(&moving.members, ends));
         crate::wait::eventually("it writes", || kernel.waiting() > 0);
-        std::thread::sleep(Duration::from_secs(4));
+        std::thread::sleep(Duration::from_secs(7));
         assert_eq!(moving.take().expect_err("it is copied").code(), Code::Aborted);
         kernel.release();
         taking.join().expect("no panic").expect("it is taken");

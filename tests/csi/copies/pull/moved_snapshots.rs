@@ -383,6 +383,18 @@ fn a_copy_without_its_data_is_not_said_to_be_whole() {
     assert!(number > 0);
 }
 
+/// What the target has may be the only one, and is deleted by this word.
+#[test]
+fn a_source_without_its_data_takes_no_offer_back() {
+    let moving = Moving::new(false);
+    let number = moving.take().expect("it is taken");
+    moving.pair.source.kernel.remove_file(image_of(&moving.id)).expect("it was there");
+    let status = moving.keep(&moving.pair.source, TARGET, (number, false)).expect_err("it is not whole");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    moving.release(&moving.pair.source, TARGET, number).expect("the target has it");
+    assert_eq!(moving.holders(), [TARGET]);
+}
+
 /// A state file that is rebuilt from these has to know of the other node.
 #[test]
 fn records_beside_the_data_name_the_other_node() {

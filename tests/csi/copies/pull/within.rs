@@ -264,7 +264,7 @@ fn a_volume_is_not_retired_for_its_own_node() {
 
 /// The claim is deleted before the controller hears that the copy has taken over the id.
 #[test]
-fn what_a_deleted_volume_has_left_is_named() {
+fn data_left_by_a_deleted_volume_are_named() {
     let within = Within::new();
     within.seal().expect("sealed");
     within.update().expect("the last pass");
