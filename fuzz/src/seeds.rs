@@ -208,38 +208,14 @@ fn peers() -> Vec<Tagged> {
         ..Default::default()
     };
     let (handle, permit) = (|| cut.clone(), || permit.clone());
-    vec![
+    let mut calls = vec![
         call("CreateVolume", &create("a", Some("ext4"))),
         call("Hello", &peer::HelloRequest {}),
         call("FindVolume", &peer::FindVolumeRequest { volume_id: volume.to_string() }),
-        call("FindSnapshot", &peer::FindSnapshotRequest { snapshot_id: cut.clone(), ..Default::default() }),
-        call(
-            "TakeSnapshot",
-            &peer::TakeSnapshotRequest {
-                snapshot_id: cut.clone(),
-                source_address: "127.0.0.1:1".to_owned(),
-                source_node_id: "node-b".to_owned(),
-                permit: permit(),
-                members: Vec::new(),
-            },
-        ),
-        call(
-            "ReleaseSnapshot",
-            &peer::ReleaseSnapshotRequest {
-                snapshot_id: cut.clone(),
-                node_id: "node-b".to_owned(),
-                number: 1,
-            },
-        ),
-        call(
-            "KeepSnapshot",
-            &peer::KeepSnapshotRequest {
-                snapshot_id: cut.clone(),
-                node_id: "node-b".to_owned(),
-                number: 1,
-                alone: true,
-            },
-        ),
+        call("FindSnapshot", &peer::FindSnapshotRequest { snapshot_id: cut.clone() }),
+    ];
+    calls.extend(handover(&cut, permit()));
+    calls.extend([
         call("ReserveName", &peer::ReserveNameRequest { volume_id: volume_id("n") }),
         call("ReleaseName", &peer::ReleaseNameRequest { volume_id: volume_id("n") }),
         call("OpenSource", &open),
@@ -249,6 +225,40 @@ fn peers() -> Vec<Tagged> {
         ),
         call("PullTree", &peer::PullTreeRequest { handle: handle(), permit: permit(), ..Default::default() }),
         call("CloseSource", &peer::CloseSourceRequest { handle: handle(), permit: permit() }),
+    ]);
+    calls
+}
+
+/// The calls that move a snapshot to this node.
+fn handover(cut: &str, permit: Vec<u8>) -> Vec<Tagged> {
+    vec![
+        call(
+            "TakeSnapshot",
+            &peer::TakeSnapshotRequest {
+                snapshot_id: cut.to_owned(),
+                source_address: "127.0.0.1:1".to_owned(),
+                source_node_id: "node-b".to_owned(),
+                permit,
+                members: Vec::new(),
+            },
+        ),
+        call(
+            "ReleaseSnapshot",
+            &peer::ReleaseSnapshotRequest {
+                snapshot_id: cut.to_owned(),
+                node_id: "node-b".to_owned(),
+                number: 1,
+            },
+        ),
+        call(
+            "KeepSnapshot",
+            &peer::KeepSnapshotRequest {
+                snapshot_id: cut.to_owned(),
+                node_id: "node-b".to_owned(),
+                number: 1,
+                alone: true,
+            },
+        ),
     ]
 }
 
