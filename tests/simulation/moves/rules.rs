@@ -186,9 +186,11 @@ impl Rules {
             log.loss = Some(Loss { least: seen.has, ..log.all() });
             let node = text(spec, "/sourceNode");
             let ready = self.ready.get(node).is_some_and(|since| since.elapsed() > LATE);
-            if !seen.is_lost {
+            // The volume was deleted before it had a copy, and its node is asked once more what it has left: nothing is given up.
+            let is_deleted = seen.first.is_none() && claim_is_gone(kubernetes, spec);
+            if !seen.is_lost && !is_deleted {
                 wrong = Some(format!("rule 4: nobody has said that {node} is lost: {replica}"));
-            } else if ready && !is_promoted(replica) {
+            } else if ready && !is_deleted && !is_promoted(replica) {
                 wrong = Some(format!("rule 4: {node} is ready, and is given up: {replica}"));
             }
         }
@@ -255,6 +257,12 @@ impl Rules {
             false => Err(format!("limits: there are {all} copies, {there} of them on one node: {replica}")),
         }
     }
+}
+
+/// Reports whether the claim of a VolumeReplica was deleted. There may be another one of its name.
+fn claim_is_gone(kubernetes: &Kubernetes, spec: &Value) -> bool {
+    let claim = kubernetes.get("persistentvolumeclaims", text(spec, "/claim/name"));
+    claim.is_none_or(|claim| text(&claim, "/metadata/uid") != text(spec, "/claim/uid"))
 }
 
 /// Rule 10: a node has room for the last passes beside its first copies.
