@@ -179,7 +179,7 @@ pub struct EvacuateArgs {
     #[arg(long, value_name = "POOL", requires = "pool", conflicts_with_all = ["to", "cancel"], value_parser = Value(pool))]
     pub to_pool: Option<String>,
 
-    /// Evict the pods when the copies are nearly up to date, and wait until no volume is on the node, or in the pool, any more
+    /// Evict the pods when the copies are nearly up to date, and wait until the node, or the pool, has no volume left
     #[arg(long)]
     pub now: bool,
 

@@ -65,7 +65,7 @@ impl Driver {
             claim,
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
-        // What is pulled is locked where it is read. That may be this node: a volume that moves to another pool can be used meanwhile.
+        // The node that a volume is pulled from locks the source. That may be this node: a volume that moves to another pool can be used meanwhile.
         let is_pulled = way.is_some() && self.remote_sources.is_some();
         let local =
             named.as_ref().filter(|_| !is_pulled).map(|source| (ObjectId::from(source).into(), Mode::Shared));

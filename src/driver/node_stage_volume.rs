@@ -27,7 +27,7 @@ impl Driver {
         self.stage_at(&volume, &request.capability, &target)
     }
 
-    /// Brings a volume to its staging path, where it is not yet. The caller holds its lock.
+    /// Mounts or attaches a volume at its staging path, if it is not there yet. The caller holds its lock.
     ///
     /// # Errors
     /// Those of NodeStageVolume.

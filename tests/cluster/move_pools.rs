@@ -316,7 +316,7 @@ async fn a_cancelled_move_of_a_pool_stages_again() {
 }
 
 /// Returns the number of changed bytes between two snapshots of a volume that was moved between them, and the numbers of their first blocks
-/// on the two disks. Other files have so many blocks on the second one.
+/// on the two disks. `others` is the number of blocks of other files on the second one.
 async fn changes_over_a_move(others: u64) -> (i64, [u64; 2]) {
     let case = Case::new(Holds::Blocks).await;
     let router = case.processes.router(&["a"]);

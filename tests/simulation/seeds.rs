@@ -11,7 +11,7 @@ use nix::sys::personality::{self, Persona};
 const ONE: &str = "HOSTLOOP_SIMULATION_SEED";
 /// Where it is set, everything that happens is printed.
 const SHOW: &str = "HOSTLOOP_SIMULATION_SHOW";
-/// Where it is set, volumes move to other pools of their nodes as well.
+/// If it is set, volumes move to other pools of their nodes as well.
 const WITHIN: &str = "HOSTLOOP_SIMULATION_WITHIN";
 /// How many seeds `many` runs, and from which on.
 const COUNT: &str = "HOSTLOOP_SIMULATION_SEEDS";

@@ -29,7 +29,7 @@ impl Content {
         self.size
     }
 
-    /// Hashes what a reader sees, not where it lies.
+    /// Hashes the bytes that a reader sees, independent of their place on the disk.
     pub(super) fn hash_bytes(&self, hasher: &mut impl Hasher) {
         (self.size, &self.written).hash(hasher);
     }

@@ -72,7 +72,7 @@ pub trait Trees: Send + Sync {
     /// release. Never follows a link.
     ///
     /// # Errors
-    /// EXDEV where something is mounted inside.
+    /// EXDEV if something is mounted inside.
     fn fingerprint(&self, path: &Path) -> io::Result<u64>;
     /// Removes a tree without following a link and without entering a mount (openat2(2), RESOLVE_NO_XDEV):
     /// a mount inside stops it with EBUSY or EXDEV. The attributes immutable and append-only (chattr(1)) of what is in the tree

@@ -188,7 +188,7 @@ pub struct Volume {
     /// ends that: from then on, only a move changes the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopted_from: Vec<String>,
-    /// Where it was staged, links resolved, when a move to another pool of this node took that down; an empty text for a raw block volume.
+    /// The staging path, links resolved, that a move to another pool of this node has unmounted; an empty text for a raw block volume.
     /// Its caller takes it for staged, so that the next publish stages it again. There are several paths if the kernel shows one mount at
     /// several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

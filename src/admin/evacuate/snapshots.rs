@@ -67,7 +67,7 @@ pub(super) struct Item {
     pub(super) id: String,
     /// The node that has it.
     node: String,
-    /// Where it goes, the best node first; or why it stays.
+    /// The target nodes, the best first; or the reason why it stays.
     pub(super) targets: Result<Vec<String>, String>,
 }
 
@@ -196,7 +196,7 @@ impl<N: Nodes> Emptying<'_, N> {
     }
 }
 
-/// Returns the snapshots and groups of the node, each with where it goes.
+/// Returns the snapshots and groups of the node, each with its target nodes.
 ///
 /// # Errors
 /// If the node does not answer, or there is none.

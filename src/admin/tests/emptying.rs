@@ -304,7 +304,7 @@ fn a_program_reads_what_became_of_snapshots() {
     );
 }
 
-/// Without a controller that answers, nobody knows what is on the node.
+/// Without an answer of a controller, the command does not know what is on the node.
 #[test]
 fn without_controllers_no_snapshot_moves() {
     let world = World::of(1, json!({}));

@@ -25,7 +25,7 @@ const CALM: Duration = Duration::from_secs(60);
 enum Begun {
     /// There is a copy.
     Copy,
-    /// The volume is where it is to be, and nothing is done.
+    /// The volume is already in the requested place.
     Nothing(String),
 }
 

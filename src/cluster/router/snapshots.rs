@@ -105,7 +105,7 @@ impl Router {
         self.keep(way, target, (&source.node_id, number, true)).await
     }
 
-    /// Ends a move whose source does not have the snapshot any more.
+    /// Ends a move whose source no longer has the snapshot.
     async fn end_at_target(&self, way: &Way) -> Result<(), Status> {
         let Way { id, source, target, .. } = way;
         let there = self.has_snapshot(target, way.named()).await?;

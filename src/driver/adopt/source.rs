@@ -95,7 +95,7 @@ impl Source {
         held.doing(|| format!("open {}", self.shown()))
     }
 
-    /// Where it is, with the links of the administrator's directory resolved.
+    /// Returns its path, with the links of the administrator's directory resolved.
     pub(super) fn real(&self) -> &Path {
         &self.around.real
     }

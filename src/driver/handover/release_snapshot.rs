@@ -15,7 +15,7 @@ impl Driver {
     /// the source keeps it.
     pub fn release_snapshot(&self, request: &ReleaseSnapshot) -> Result<()> {
         let ReleaseSnapshot { id, node_id, number } = request;
-        // The copy that is being made is of no use any more, and need not be waited for.
+        // A copy in progress is useless by now: it is stopped, not waited for.
         let _guard = self.lock_moving(id, []).inspect_err(|_| self.stop_taking(&self.parts_of(id)))?;
         self.expect_known(id)?;
         let Some(recorded) = self.recorded(id) else { return Ok(()) };

@@ -60,7 +60,7 @@ impl Driver {
     /// Takes the id away from what this node has of a volume. The caller holds its lock.
     ///
     /// # Errors
-    /// The kernel's; the volume is what it was, and the record of where it went may be there.
+    /// The kernel's; the volume is unchanged, and the record of its new place may exist.
     pub(super) fn retire(&self, volume: &Volume, retired: Retired) -> Result<VolumeId> {
         let (id, by) = (&volume.id, retired.by);
         let left = VolumeId::of_retired(&self.node_key, id, by);

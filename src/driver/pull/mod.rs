@@ -10,14 +10,15 @@ mod blocks;
 mod changes;
 mod resume;
 mod room;
+mod running;
 pub(super) mod source;
 mod staged;
 mod tree;
 
 pub(super) use changes::Counted;
+pub(super) use running::Running;
 pub(super) use tree::{Earlier, Making};
 
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,15 +27,13 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use super::create_volume::Wanted;
 use crate::backend::{Shape, VolumePaths, prepare_files, sync_files};
-use crate::driver::locks::guarded::Guarded;
 use crate::error::{Error, Result};
 use crate::model::pull::{
     Blocks, Changes, Keep, OpenSource, Piece, Placed, SourceDescription, SourceHandle, Way,
 };
 use crate::model::tree::{Item, Position};
 use crate::model::{
-    BackendKind, Consistency, Cut, Format, SnapshotId, Timestamp, Volume, VolumeId, VolumeSource,
-    format_bytes,
+    BackendKind, Consistency, Cut, Format, SnapshotId, Volume, VolumeId, VolumeSource, format_bytes,
 };
 
 /// The way to the snapshots and volumes of other nodes.
@@ -151,74 +150,6 @@ pub(crate) struct Remote {
     began: Instant,
     longest: Duration,
     kept: AtomicBool,
-}
-
-/// The sources of the pulls that run, by the volume that is made: a retry of a call finds its pull here, and tells it
-/// where the source is now. And when those began whose source is not open yet.
-#[derive(Default)]
-pub(super) struct Running {
-    pulls: Guarded<Pulls>,
-    beginnings: Guarded<HashMap<VolumeId, Timestamp>>,
-    /// The latest ways to the members of groups whose turn comes later.
-    waiting: Guarded<HashMap<VolumeId, Way>>,
-}
-
-/// By the volume that is made: what it is made from, and the way to that.
-type Pulls = HashMap<VolumeId, (VolumeSource, Arc<dyn RemoteSource>)>;
-
-impl Running {
-    /// The way to this source is this by now, where the volume is made from it.
-    pub(super) fn show(&self, volume: &VolumeId, source: &VolumeSource, way: &Way) {
-        if let Some(known) = self.waiting.lock().get_mut(volume)
-            && known.node_key == way.node_key
-        {
-            *known = way.clone();
-        }
-        // The lock of the map is not held while the source is told.
-        let pulled = self.pulls.lock().get(volume).cloned();
-        if let Some((_, opened)) = pulled.filter(|(pulled, _)| pulled == source) {
-            opened.show(way);
-        }
-    }
-
-    /// The pull for this volume is begun later: the others of its call come first.
-    pub(super) fn wait(&self, volume: VolumeId, way: &Way) {
-        self.waiting.lock().insert(volume, way.clone());
-    }
-
-    /// Returns the latest way to what waits, whose turn it is.
-    pub(super) fn turn(&self, volume: &VolumeId) -> Option<Way> {
-        self.waiting.lock().remove(volume)
-    }
-
-    /// When the pull for this volume began: now, unless an earlier call has had no answer from the node of the source.
-    /// That may have made the cut in the meantime, or be at it still.
-    pub(super) fn began(&self, volume: &VolumeId) -> Timestamp {
-        *self.beginnings.lock().entry(volume.clone()).or_insert_with(Timestamp::now)
-    }
-
-    /// The next pull for this volume is another one: this one has its source, or is not wanted any more.
-    pub(super) fn forget(&self, volume: &VolumeId) {
-        self.beginnings.lock().remove(volume);
-    }
-
-    /// Ends the pull for this volume, if one runs. For callers that complete or delete the volume and find
-    /// its lock taken.
-    pub(super) fn stop(&self, volume: &VolumeId) {
-        let pulled = self.pulls.lock().get(volume).cloned();
-        if let Some((source, opened)) = pulled {
-            tracing::info!(volume.id = %volume, %source, "the pull is ended: the volume is to be completed or deleted");
-            opened.end();
-        }
-    }
-
-    fn begin(&self, volume: &VolumeId, remote: &Remote) {
-        self.pulls.lock().insert(volume.clone(), (remote.source.clone(), Arc::clone(&remote.opened)));
-    }
-
-    fn end(&self, volume: &VolumeId) {
-        self.pulls.lock().remove(volume);
-    }
 }
 
 impl Remote {
@@ -389,7 +320,6 @@ pub(super) fn not_followed(source: &VolumeSource) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NodeKey;
 
     #[test]
     fn a_pass_may_take_longer_for_more_data() {
@@ -398,18 +328,5 @@ mod tests {
             [seconds(0), seconds(1 << 30), seconds(1 << 40)],
             [1800, 1800 + 8192, 1800 + (8192 << 10)]
         );
-    }
-
-    #[test]
-    fn a_pull_has_one_beginning_until_it_has_its_source() {
-        let [one, other] = ["one", "other"].map(|name| VolumeId::of_name(&NodeKey::of("n"), name));
-        let running = Running::default();
-        let began = running.began(&one);
-        let later = running.began(&other);
-        assert_ne!(later, began);
-        assert_eq!(running.began(&one), began, "a retry");
-        running.forget(&one);
-        assert_ne!(running.began(&one), began, "another pull");
-        assert_eq!(running.began(&other), later);
     }
 }

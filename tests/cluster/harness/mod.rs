@@ -194,7 +194,7 @@ impl Cluster {
         Cluster::on(Net::default(), ids, bytes).await
     }
 
-    /// The same, and the nodes read each other's data.
+    /// Starts a cluster whose nodes read each other's data.
     pub async fn copying(ids: &[&str]) -> Cluster {
         Cluster::on(Net::copying(), ids, 1 << 40).await
     }

@@ -7,6 +7,7 @@ mod ended_updates;
 mod ends;
 mod fences;
 mod greedy;
+mod handovers;
 mod identity;
 mod last_passes;
 mod left_out;

@@ -77,7 +77,7 @@ impl Visit for Sum {
     }
 }
 
-/// A rename gives the top another ctime.
+/// A rename changes the ctime of the top.
 fn of_top(stat: &FileStat) -> u64 {
     with_content(Hash::new(), stat).0
 }

@@ -42,7 +42,7 @@ impl<N: Nodes> Session<N> {
         }
     }
 
-    /// Gives the PersistentVolume, which was not deleted yet, its reclaim policy back.
+    /// Restores the reclaim policy of the PersistentVolume, which was not deleted yet.
     async fn keep(
         &mut self,
         name: &Name,
@@ -112,7 +112,7 @@ pub(super) fn whereabouts(found: &Adoption, order: &AdoptionOrder) -> String {
     }
 }
 
-/// Returns the PersistentVolume as it was recorded, to be created again.
+/// Returns the recorded PersistentVolume, to be created again.
 pub(super) fn as_before(recorded: &Value) -> Value {
     let mut volume = exchange::made_again(recorded, "");
     if let (Some(spec), Some(affinity)) =

@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use hostloop::cluster::permit::{VALID_FOR, expiry};
-use hostloop::model::{Grant, GroupSnapshotId, NodeKey, Snapshot, SnapshotId, VolumeId, VolumeSource};
-use hostloop::wire::{csi, peer};
+use hostloop::model::{GroupSnapshotId, Snapshot};
+use hostloop::wire::csi;
 use hostloop_fake_kernel::Kill;
 use nix::errno::Errno;
-use peer::take_snapshot_request::Member;
 use tonic::{Code, Status};
 
 use super::nodes::{Node, Pair, SOURCE, TARGET};
-use super::{image_of, orders, pattern, tree_of};
+use super::{handovers, pattern, tree_of};
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
-use crate::wait::answered;
 use crate::walk::part::ways;
 
 /// A group of an image and a tree.
@@ -54,45 +52,15 @@ impl Moving {
     }
 
     fn take_members(&self, members: &[String]) -> Result<u64, Status> {
-        self.take_until(members, expiry())
-    }
-
-    /// Takes them with permits that end then.
-    fn take_until(&self, members: &[String], expires: u64) -> Result<u64, Status> {
-        let member = |id: &String| {
-            let id: SnapshotId = id.parse().expect("an id");
-            let grant = Grant {
-                source_node: SOURCE.to_owned(),
-                target_node: TARGET.to_owned(),
-                target: VolumeId::of_taken(&NodeKey::of(TARGET), &id),
-                source: VolumeSource::Snapshot(id.clone()),
-                expires,
-            };
-            Member { snapshot_id: id.to_string(), permit: orders::permit(&grant).as_bytes().to_vec() }
-        };
-        let request = peer::TakeSnapshotRequest {
-            snapshot_id: self.id.clone(),
-            source_address: SOURCE.to_owned(),
-            source_node_id: SOURCE.to_owned(),
-            permit: Vec::new(),
-            members: members.iter().map(member).collect(),
-        };
-        let mut target = self.pair.target.peer.clone();
-        self.pair.runtime.block_on(target.take_snapshot(request)).map(|answer| answer.into_inner().number)
+        self.pair.take(&self.id, members, expiry())
     }
 
     fn release(&self, at: &Node, other: &str, number: u64) -> Result<(), Status> {
-        let (snapshot_id, node_id) = (self.id.clone(), other.to_owned());
-        let request = peer::ReleaseSnapshotRequest { snapshot_id, node_id, number };
-        let mut peer = at.peer.clone();
-        self.pair.runtime.block_on(peer.release_snapshot(request)).map(drop)
+        self.pair.release(at, &self.id, other, number)
     }
 
-    fn keep(&self, at: &Node, other: &str, (number, alone): (u64, bool)) -> Result<(), Status> {
-        let (snapshot_id, node_id) = (self.id.clone(), other.to_owned());
-        let request = peer::KeepSnapshotRequest { snapshot_id, node_id, number, alone };
-        let mut peer = at.peer.clone();
-        self.pair.runtime.block_on(peer.keep_snapshot(request)).map(drop)
+    fn keep(&self, at: &Node, other: &str, said: (u64, bool)) -> Result<(), Status> {
+        self.pair.keep(at, &self.id, other, said)
     }
 
     fn delete(&self, at: &Node) -> Result<(), Status> {
@@ -118,26 +86,18 @@ impl Moving {
     /// All that restores of the members would have.
     fn data(&self, at: &Node) -> Vec<String> {
         let [image, tree] = &self.members;
-        let path = image_of(image);
-        let stat = at.kernel.stat(&path).expect("an image");
-        let crc = crc32fast::hash(&at.kernel.read(&path, 0, stat.size as usize).expect("it is read"));
         let mut data = tree_of(&at.kernel, &format!("snapshots/{tree}"));
-        data.push(format!("{} {} {crc}", stat.size, stat.allocated));
+        data.push(handovers::image(&at.kernel, image));
         data
     }
 
     fn holders(&self) -> Vec<&'static str> {
         let id: GroupSnapshotId = self.id.parse().expect("an id");
-        let nodes = [(SOURCE, &self.pair.source), (TARGET, &self.pair.target)];
-        let has = |node: &Node| node.driver.store().group(&id).is_some();
-        nodes.into_iter().filter(|(_, node)| has(node)).map(|(name, _)| name).collect()
+        handovers::nodes(&self.pair, |node| node.driver.store().group(&id).is_some())
     }
 
     fn finish(&self) -> u64 {
-        let number = answered(&[Code::Unavailable, Code::Aborted], || self.take()).expect("it is taken");
-        self.release(&self.pair.source, TARGET, number).expect("it is released");
-        self.keep(&self.pair.target, SOURCE, (number, true)).expect("it is alone");
-        number
+        self.pair.hand_over(&self.id, || self.take())
     }
 }
 
@@ -281,7 +241,7 @@ fn a_member_whose_turn_comes_late_has_a_newer_permit() {
     kernel.hold("write_at");
     let ends = expiry() - VALID_FOR.as_secs() + 5;
     std::thread::scope(|scope| {
-        let taking = scope.spawn(|| moving.take_until(&moving.members, ends));
+        let taking = scope.spawn(|| moving.pair.take(&moving.id, &moving.members, ends));
         crate::wait::eventually("it writes", || kernel.waiting() > 0);
         std::thread::sleep(Duration::from_secs(7));
         assert_eq!(moving.take().expect_err("it is copied").code(), Code::Aborted);

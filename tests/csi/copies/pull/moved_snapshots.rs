@@ -4,19 +4,18 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hostloop::cluster::permit::expiry;
-use hostloop::model::{Grant, Moved, NodeKey, SnapshotId, Timestamp, VolumeId, VolumeSource};
+use hostloop::model::{Moved, NodeKey, SnapshotId, Timestamp, VolumeId};
 use hostloop::store::{Beside, Subject};
-use hostloop::wire::{csi, peer};
+use hostloop::wire::csi;
 use hostloop_fake_kernel::{FakeKernel, Kill};
 use nix::errno::Errno;
 use tonic::{Code, Status};
 
 use super::nodes::{Node, Pair, SOURCE, TARGET};
-use super::{directory, image_of, orders, scattered, tree_of};
+use super::{directory, handovers, image_of, scattered, tree_of};
 use crate::cuts::*;
 use crate::life::*;
 use crate::support::*;
-use crate::wait::answered;
 use crate::walk::part::ways;
 
 /// A snapshot that is to move from the source to the target.
@@ -45,37 +44,15 @@ impl Moving {
     }
 
     fn take(&self) -> Result<u64, Status> {
-        let id: SnapshotId = self.id.parse().expect("an id");
-        let grant = Grant {
-            source_node: SOURCE.to_owned(),
-            target_node: TARGET.to_owned(),
-            target: VolumeId::of_taken(&NodeKey::of(TARGET), &id),
-            source: VolumeSource::Snapshot(id),
-            expires: expiry(),
-        };
-        let request = peer::TakeSnapshotRequest {
-            snapshot_id: self.id.clone(),
-            source_address: SOURCE.to_owned(),
-            source_node_id: SOURCE.to_owned(),
-            permit: orders::permit(&grant).as_bytes().to_vec(),
-            members: Vec::new(),
-        };
-        let mut target = self.pair.target.peer.clone();
-        self.pair.runtime.block_on(target.take_snapshot(request)).map(|answer| answer.into_inner().number)
+        self.pair.take(&self.id, &[], expiry())
     }
 
     fn release(&self, at: &Node, other: &str, number: u64) -> Result<(), Status> {
-        let (snapshot_id, node_id) = (self.id.clone(), other.to_owned());
-        let request = peer::ReleaseSnapshotRequest { snapshot_id, node_id, number };
-        let mut peer = at.peer.clone();
-        self.pair.runtime.block_on(peer.release_snapshot(request)).map(drop)
+        self.pair.release(at, &self.id, other, number)
     }
 
-    fn keep(&self, at: &Node, other: &str, (number, alone): (u64, bool)) -> Result<(), Status> {
-        let (snapshot_id, node_id) = (self.id.clone(), other.to_owned());
-        let request = peer::KeepSnapshotRequest { snapshot_id, node_id, number, alone };
-        let mut peer = at.peer.clone();
-        self.pair.runtime.block_on(peer.keep_snapshot(request)).map(drop)
+    fn keep(&self, at: &Node, other: &str, said: (u64, bool)) -> Result<(), Status> {
+        self.pair.keep(at, &self.id, other, said)
     }
 
     fn delete(&self, at: &Node) -> Result<(), Status> {
@@ -93,26 +70,18 @@ impl Moving {
         if self.is_tree {
             return tree_of(kernel, &format!("snapshots/{}", self.id));
         }
-        let image = image_of(&self.id);
-        let stat = kernel.stat(&image).expect("an image");
-        let crc = crc32fast::hash(&kernel.read(&image, 0, stat.size as usize).expect("it is read"));
-        vec![format!("{} {} {crc}", stat.size, stat.allocated)]
+        vec![handovers::image(kernel, &self.id)]
     }
 
     /// The nodes that have a record of it.
     fn holders(&self) -> Vec<&'static str> {
         let id: SnapshotId = self.id.parse().expect("an id");
-        let nodes = [(SOURCE, &self.pair.source), (TARGET, &self.pair.target)];
-        let has = |node: &Node| node.driver.store().snapshot(&id).is_some();
-        nodes.into_iter().filter(|(_, node)| has(node)).map(|(name, _)| name).collect()
+        handovers::nodes(&self.pair, |node| node.driver.store().snapshot(&id).is_some())
     }
 
     /// Takes it and releases it, whatever has been done.
     fn finish(&self) -> u64 {
-        let number = answered(&[Code::Unavailable, Code::Aborted], || self.take()).expect("it is taken");
-        self.release(&self.pair.source, TARGET, number).expect("it is released");
-        self.keep(&self.pair.target, SOURCE, (number, true)).expect("it is alone");
-        number
+        self.pair.hand_over(&self.id, || self.take())
     }
 }
 
