@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use hostloop::kernel::{Os, linux};
+use hostloop::kernel::{Os, Reuse, linux};
 use hostloop::model::tree::Item;
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ pub fn run(input: &[u8]) {
     let (directory, os) = (place(), machine());
     let target = directory.path().join("pool/volumes/copy");
     let earlier = directory.path().join("pool/volumes/earlier");
-    let Ok(mut writer) = os.trees.write(&target, Some(&earlier)) else {
+    let Ok(mut writer) = os.trees.write(&target, Some((&earlier, Reuse::Share))) else {
         panic!("the directory of the copy can be made")
     };
     let mut whole = true;

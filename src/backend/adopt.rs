@@ -10,7 +10,7 @@ use super::copy::copy_extents;
 use super::image::resize;
 use super::{OnProgress, Place, Shape, VolumePaths, record};
 use crate::error::{Error, OsContext, Result};
-use crate::kernel::Os;
+use crate::kernel::{Base, Os};
 use crate::model::tree::{Basis, Item, Kind, Position};
 
 /// Bytes that are compared at a time.
@@ -118,7 +118,8 @@ fn is_same_tree(os: &Os, from: &Path, copy: &Path) -> Result<bool> {
         seen.look(&item);
         seen.same
     };
-    let entries = os.trees.read(from, Some(copy), Position::default(), &mut look).doing(comparing)?;
+    let entries =
+        os.trees.read(from, Some(Base::beside(copy)), Position::default(), &mut look).doing(comparing)?;
     if !seen.same {
         return Ok(false);
     }

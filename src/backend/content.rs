@@ -127,6 +127,31 @@ pub fn content_of_copy(
     }
 }
 
+/// What a volume made from something with this content holds if it is to get the backend and the filesystem that are asked for. Without
+/// a filesystem that is asked for, it keeps its own.
+///
+/// # Errors
+/// INVALID_ARGUMENT for a raw device, and for what no volume can have.
+pub fn content_converted(
+    content: &Content,
+    source: &str,
+    parameters: &VolumeParameters,
+    capabilities: &[Capability],
+) -> Result<Content> {
+    let wanted = content_for(parameters, capabilities)?;
+    let is_asked_for = capabilities.iter().any(|capability| capability.fs_type().is_some());
+    let keeps = content.backend() == wanted.backend() && !is_asked_for;
+    match wanted {
+        Content::Filesystem { fs_type, .. }
+            if *content != Content::Block && !keeps && content.fs_type() != Some(fs_type) =>
+        {
+            Ok(Content::Filesystem { fs_type, format: Format::Formatted })
+        }
+        Content::Directory if *content != Content::Block => Ok(Content::Directory),
+        _ => content_of_copy(content, source, parameters, capabilities),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::{Mark, Shape, VolumePaths, prepare_files, replace_record, sync_files};
 use crate::error::{Error, OsContext, Result};
-use crate::kernel::{Os, errno_error};
+use crate::kernel::{Os, Runs, errno_error};
 
 /// Bytes between two reports of progress.
 const CHUNK: u64 = 16 << 20;
@@ -85,9 +85,10 @@ pub(super) fn copy_extents(
     let gone = || Error::Os { context: copying(), source: errno_error(Errno::ENOENT, from.display()) };
     let size = os.files.stat(from).doing(copying)?.ok_or_else(gone)?.size;
     images.set_size(to, size).doing(copying)?;
-    let (mut at, mut done) = (0, 0);
-    while let Some((start, end)) = images.next_data(from, at).doing(copying)? {
-        at = start;
+    let mut done = 0;
+    let mut runs = Runs::new(0, |at| images.next_data(from, at).doing(copying));
+    while let Some((start, end)) = runs.next_run()? {
+        let mut at = start;
         while at < end {
             let len = (end - at).min(CHUNK);
             images.copy_range(from, to, at, len).doing(copying)?;

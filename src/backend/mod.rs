@@ -16,6 +16,7 @@ mod format;
 mod growth;
 mod health;
 mod image;
+mod inside;
 mod limit;
 mod mark;
 mod propagated;
@@ -33,11 +34,14 @@ pub(crate) use bytes::{
     Bytes, GoOn, Shape, VolumePaths, begin_deletion, gone, move_files, prepare_files, remove_files,
     remove_large_files, sync_copied, sync_files,
 };
-pub(crate) use content::{content_for, content_of_copy, minimum_bytes, refused_option, unsupported};
+pub(crate) use content::{
+    content_converted, content_for, content_of_copy, minimum_bytes, refused_option, unsupported,
+};
 pub(crate) use copy::{Copy, OnProgress, Share};
 pub(crate) use device::why_attached;
 pub(crate) use health::{ATTACHED_WITHOUT_MOUNT, LIMIT_REASONS, Seen, refuses_writes, troubles};
 pub(crate) use image::staged_changes;
+pub(crate) use inside::Inside;
 pub(crate) use limit::{
     Allowance, bytes_of_subvolume, counted, expect_all_within, expect_within, narrow, too_small, widen,
 };

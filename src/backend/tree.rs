@@ -16,25 +16,28 @@ use crate::model::{CopyOf, Cut};
 /// See the module.
 pub(super) struct Tree;
 
+/// The name of the data within the directory.
+pub(super) const DATA: &str = "data";
+
 /// What the names of all trees beside the data begin with.
 const BESIDE: &str = "data.";
 
 /// Where the tree of a later cut is made.
-pub(crate) fn tree_in_the_making(paths: &VolumePaths) -> PathBuf {
-    paths.directory.join("data.making")
+pub(crate) fn tree_in_the_making(directory: &Path) -> PathBuf {
+    directory.join("data.making")
 }
 
 /// Its name when it is whole. A record that is older than the tree names another one.
-pub(crate) fn staged_tree(paths: &VolumePaths, cut: &Cut) -> PathBuf {
-    paths.directory.join(format!("{BESIDE}{}", cut.created.as_nanos()))
+pub(crate) fn staged_tree(directory: &Path, cut: &Cut) -> PathBuf {
+    directory.join(format!("{BESIDE}{}", cut.created.as_nanos()))
 }
 
 /// Puts the tree of a later cut in the place of that of the earlier one, if it is not there yet. Each step can be the last: as
 /// long as there is one of the later cut, what has the name of the data is the earlier one, and that stays until the record
 /// says that the later one is in its place. Says whether it is: not so where neither is there, since nobody knows then what
 /// the data are of.
-pub(crate) fn replace_tree(os: &Os, paths: &VolumePaths, cut: &Cut) -> Result<bool> {
-    let (data, staged, old) = (paths.data(), staged_tree(paths, cut), paths.directory.join("data.old"));
+pub(crate) fn replace_tree(os: &Os, directory: &Path, cut: &Cut) -> Result<bool> {
+    let (data, staged, old) = (directory.join(DATA), staged_tree(directory, cut), directory.join("data.old"));
     let is_there = |path: &PathBuf| {
         let found = os.files.stat(path).doing(|| format!("look at {}", path.display()))?;
         Ok::<_, Error>(found.is_some())
@@ -43,21 +46,20 @@ pub(crate) fn replace_tree(os: &Os, paths: &VolumePaths, cut: &Cut) -> Result<bo
         return is_there(&old);
     }
     if is_there(&data)? {
-        rename_tree(os, paths, (&data, &old))?;
+        rename_tree(os, directory, (&data, &old))?;
     }
-    rename_tree(os, paths, (&staged, &data)).map(|()| true)
+    rename_tree(os, directory, (&staged, &data)).map(|()| true)
 }
 
 /// Durable on return.
-pub(crate) fn rename_tree(os: &Os, paths: &VolumePaths, (from, to): (&Path, &Path)) -> Result<()> {
+pub(crate) fn rename_tree(os: &Os, directory: &Path, (from, to): (&Path, &Path)) -> Result<()> {
     let renaming = || format!("rename {} to {}", from.display(), to.display());
     os.files.rename(from, to).doing(renaming)?;
-    os.files.sync_directory(&paths.directory).doing(renaming)
+    os.files.sync_directory(directory).doing(renaming)
 }
 
 /// Removes all trees beside the data: what a round that was cut off has left, and the earlier one.
-pub(crate) fn remove_trees_beside(os: &Os, paths: &VolumePaths) -> Result<()> {
-    let directory = &paths.directory;
+pub(crate) fn remove_trees_beside(os: &Os, directory: &Path) -> Result<()> {
     let names = os.files.list(directory).doing(|| format!("read {}", directory.display()))?;
     names.iter().filter(|name| name.starts_with(BESIDE)).try_for_each(|name| {
         let path = directory.join(name);
@@ -67,7 +69,7 @@ pub(crate) fn remove_trees_beside(os: &Os, paths: &VolumePaths) -> Result<()> {
 
 impl Bytes for Tree {
     fn name(&self) -> &'static str {
-        "data"
+        DATA
     }
 
     fn shape(&self, data: PathBuf) -> Shape {
@@ -150,7 +152,7 @@ impl Bytes for Tree {
     fn recover(&self, place: Place<'_>) -> Result<Option<u64>> {
         let data = place.paths.data();
         if let Some(cut) = place.volume.copy_of.as_ref().and_then(CopyOf::staged) {
-            replace_tree(place.os, place.paths, cut)?;
+            replace_tree(place.os, &place.paths.directory, cut)?;
         }
         match place.os.files.stat(&data).doing(|| format!("look at {}", data.display()))? {
             Some(_) => place.paths.limit.map_or(Ok(None), |limit| limit::recover(place, limit)),

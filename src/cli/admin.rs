@@ -139,7 +139,7 @@ pub struct MoveArgs {
     #[arg(long, value_name = "POOL", value_parser = Value(pool))]
     pub pool: Option<String>,
 
-    /// The StorageClass whose parameters the volume gets; the claim keeps its own [default: that of the claim]
+    /// The StorageClass whose parameters, backend and filesystem the volume gets; the claim keeps its own [default: that of the claim]
     #[arg(long, value_name = "CLASS", value_parser = Value(object))]
     pub class: Option<String>,
 

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    Capability, Claim, Consistency, CopyOf, ObjectId, Phase, SizeRange, Volume, VolumeId, VolumeParameters,
-    VolumeSource, format_exactly,
+    Capability, Claim, Consistency, Content, CopyOf, ObjectId, Phase, SizeRange, Volume, VolumeId,
+    VolumeParameters, VolumeSource, format_exactly,
 };
 
 /// What a new volume is to be; also for an inline volume.
@@ -32,6 +32,8 @@ pub(crate) struct Wanted {
     pub(super) as_copy: bool,
     /// How often the source of that copy has moved; `None` for any number.
     pub(super) generation: Option<u64>,
+    /// The copy gets the backend and the filesystem that are asked for, whatever its source has.
+    pub(super) convert: bool,
     /// Where an inline volume is published.
     pub(super) inline_target: Option<String>,
     /// The claim that it is for.
@@ -62,6 +64,7 @@ impl Driver {
             reservation,
             as_copy,
             generation,
+            convert,
             claim,
         } = request;
         let named = source.as_ref().and_then(|source| origin::named(self, source));
@@ -87,6 +90,7 @@ impl Driver {
             way,
             as_copy,
             generation,
+            convert,
             inline_target: None,
             claim,
         };
@@ -197,13 +201,13 @@ impl Driver {
 
     /// The record of a new volume, with everything decided.
     pub(super) fn design(&self, wanted: Wanted, origin: Option<&Origin>) -> Result<Volume> {
-        let Wanted { id, name, size, capabilities, parameters, as_copy, generation, .. } = wanted;
-        let (inline_target, claim) = (wanted.inline_target, wanted.claim);
-        let copy_of = as_copy.then(|| first_cut(origin, generation)).transpose()?;
+        let Wanted { id, name, size, capabilities, parameters, as_copy, generation, convert, .. } = wanted;
+        let (inline_target, claim, converted) = (wanted.inline_target, wanted.claim, as_copy && convert);
         let content = match origin {
-            Some(origin) => origin.content_for(&parameters, &capabilities)?,
+            Some(origin) => origin.content_for(&parameters, &capabilities, converted)?,
             None => content_for(&parameters, &capabilities)?,
         };
+        let copy_of = as_copy.then(|| first_cut(origin, generation, &content)).transpose()?;
         let refused =
             |c| unsupported(&content, &parameters, c).or_else(|| refused_option(&self.os, &content, c));
         if let Some(reason) = capabilities.iter().find_map(refused) {
@@ -227,8 +231,8 @@ impl Driver {
             None => size.requested(capacity_bytes),
         };
         let block_size = match origin {
-            Some(origin) => origin.block_size,
-            None => pool.block_size(&self.os, parameters.direct_io)?,
+            Some(origin) if !origin.converts_to(&content) => origin.block_size,
+            _ => pool.block_size(&self.os, parameters.direct_io)?,
         };
         let capabilities = capabilities.into_iter().map(check::without_flags).collect();
         Ok(Volume {
@@ -241,6 +245,7 @@ impl Driver {
             copy_of,
             inline_target,
             claim,
+            converted,
             ..Volume::new(id, Phase::Creating, content, parameters)
         })
     }
@@ -250,9 +255,9 @@ impl Driver {
 ///
 /// # Errors
 /// INVALID_ARGUMENT without a source, and for one that is no volume of another node; FAILED_PRECONDITION for another generation.
-fn first_cut(origin: Option<&Origin>, generation: Option<u64>) -> Result<CopyOf> {
+fn first_cut(origin: Option<&Origin>, generation: Option<u64>, content: &Content) -> Result<CopyOf> {
     let missing = "a copy that is brought up to date needs a volume as its content source";
-    origin.ok_or_else(|| Error::Invalid(missing.to_owned()))?.as_copy(generation)
+    origin.ok_or_else(|| Error::Invalid(missing.to_owned()))?.as_copy(generation, content)
 }
 
 /// Whether an existing volume is what a repeated call asks for (csi.proto: compatible).
@@ -279,7 +284,11 @@ pub(super) fn fits(volume: &Volume, wanted: &Wanted, source: Option<&VolumeSourc
             None => "no content source".to_owned(),
         });
     }
-    match wanted.capabilities.iter().find_map(|c| unsupported(&volume.content, &volume.parameters, c)) {
+    match wanted
+        .capabilities
+        .iter()
+        .find_map(|c| unsupported(&volume.content, &volume.parameters, &check::as_converted(volume, c)))
+    {
         Some(reason) => differs(format!("other capabilities: {reason}")),
         None => Ok(()),
     }

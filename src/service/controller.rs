@@ -55,6 +55,10 @@ pub const COPY: &str = "hostloop-copy";
 /// Metadata of such a CreateVolume: how often the source has moved. A node makes no copy of another generation.
 pub const GENERATION: &str = "hostloop-generation";
 
+/// Metadata of such a CreateVolume: the copy gets the backend and the filesystem that its parameters ask for, whatever its source has
+/// (docs/decisions/0029).
+pub const CONVERT: &str = "hostloop-convert";
+
 fn header(metadata: &MetadataMap, name: &str) -> Option<String> {
     let value = metadata.get(name)?.to_str().ok()?;
     (!value.is_empty()).then(|| value.to_owned())
@@ -109,6 +113,7 @@ declare! { each of csi;
             way: way(metadata),
             reservation: header(metadata, RESERVATION),
             as_copy: header(metadata, COPY).is_some(),
+            convert: header(metadata, CONVERT).is_some(),
             generation: generation(metadata)?,
             ..decode::create_volume(request)?
         });

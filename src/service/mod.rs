@@ -29,7 +29,7 @@ use tracing::Span;
 
 use declare::{Declarations, Work};
 
-pub use controller::{COPY, GENERATION, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
+pub use controller::{CONVERT, COPY, GENERATION, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
 pub use declare::Callers;
 pub use gate::{Behind, Gate, Starting};
 pub(crate) use observe::{observe, observe_made};

@@ -159,6 +159,7 @@ mod tests {
         let (snapshot, target) = ids();
         let [source_of, target_of] = ["a", "b"].map(NodeKey::of);
         let open = OpenSource {
+            by_file: false,
             source: VolumeSource::Snapshot(snapshot.clone()),
             target,
             consistency: Consistency::default(),
@@ -184,6 +185,7 @@ mod tests {
     fn a_permit_to_read_a_snapshot_does_not_move_it() {
         let (snapshot, target) = ids();
         let order = |target: &VolumeId, node_id: &str| OpenSource {
+            by_file: false,
             source: VolumeSource::Snapshot(snapshot.clone()),
             target: target.clone(),
             consistency: Consistency::default(),

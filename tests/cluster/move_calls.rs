@@ -43,6 +43,7 @@ pub fn replica(volume_id: &str, name: &str, (from, to): (&str, &str), generation
 /// A copy like the volumes of these tests.
 fn copy(replica: &VolumeReplicaSpec) -> NewCopy {
     NewCopy {
+        convert: false,
         name: replica.copy_name.clone(),
         source: replica.volume_id.clone(),
         source_node: replica.source_node.clone(),

@@ -176,6 +176,7 @@ impl Case {
 
     fn copy(&self, replica: &VolumeReplicaSpec, pool: &str) -> NewCopy {
         NewCopy {
+            convert: false,
             name: replica.copy_name.clone(),
             source: replica.volume_id.clone(),
             source_node: replica.source_node.clone(),

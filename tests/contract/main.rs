@@ -114,6 +114,7 @@ fn mounts_keep_their_contract() {
     let (os, dir) = setup();
     contract::mounts(&os, &dir);
     contract::stacked(&os, &dir);
+    contract::apart(&os, &contract::directory(&os, dir.join("apart")));
 }
 
 #[test]

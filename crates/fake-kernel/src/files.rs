@@ -96,7 +96,7 @@ impl World {
         Ok(NodeRef { fs: directory.node.fs, ino })
     }
 
-    fn rename(&mut self, from: &Path, to: &Path) -> Outcome<()> {
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> Outcome<()> {
         let (source, old_name) = self.writable_parent(from)?;
         let (target, new_name) = self.writable_parent(to)?;
         if source.mount != target.mount {
@@ -137,7 +137,7 @@ impl World {
     }
 
     /// Removes one name: of a directory, which must be empty, or of anything else. Fine if nothing is there.
-    fn remove(&mut self, path: &Path, directory: bool) -> Outcome<()> {
+    pub(super) fn remove(&mut self, path: &Path, directory: bool) -> Outcome<()> {
         let gone = |errno| {
             if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) { Ok(()) } else { Err(errno) }
         };

@@ -13,6 +13,16 @@ use hostloop_kernel::{MountEntry, Pinned};
 /// How long the kernel's caller waits for the looks of its other threads.
 const PASSING_USE: Duration = Duration::from_secs(2);
 
+impl World {
+    /// Opens a place for a process, which gets to it by the descriptor.
+    pub(super) fn pin(&mut self, generation: u64, place: Resolved) -> u64 {
+        let what = Opened::File(place.node);
+        let id = self.open(Open { generation: Some(generation), mount: Some(place.mount), what });
+        self.pins.insert(id, place);
+        id
+    }
+}
+
 impl Process {
     /// Waits while another thread looks at a mount, or at a copy of it, as the real one does before it says EBUSY.
     pub(super) fn wait_for_looks(&self, mount: impl Fn(&World) -> Option<u64>) {
@@ -53,11 +63,14 @@ impl Process {
         if !world.alive.contains(&self.generation) {
             return Err(hostloop_kernel::errno_error(Errno::EIO, format!("open {subject}")));
         }
-        let what = Opened::File(place.node);
-        let id = world.open(Open { generation: Some(self.generation), mount: Some(place.mount), what });
-        world.pins.insert(id, place);
+        let id = world.pin(self.generation, place);
         drop(world);
+        Ok(self.pinned(id, end))
+    }
+
+    /// What a descriptor leads to.
+    pub(super) fn pinned(&self, id: u64, end: &str) -> Pinned {
         let hold = Box::new(Descriptor { kernel: self.kernel.clone(), id });
-        Ok(Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}{end}")), hold))
+        Pinned::new(PathBuf::from(format!("/proc/self/fd/{id}{end}")), hold)
     }
 }

@@ -38,6 +38,13 @@ pub(super) struct Mount {
     pub(super) base: bool,
 }
 
+impl Mount {
+    /// Whether only a descriptor leads to it.
+    pub(super) fn is_apart(&self) -> bool {
+        self.at.is_none() && !self.base
+    }
+}
+
 impl World {
     pub(super) fn add_mount(&mut self, mount: Mount) {
         self.next_mount += 1;
@@ -115,6 +122,32 @@ impl World {
             base: false,
         });
         Ok(())
+    }
+
+    /// Mounts where only a descriptor leads to.
+    fn mount_apart(&mut self, device: &Path, fs_type: FsType, read_only: bool) -> Outcome<Resolved> {
+        let number = self.loop_at(device)?;
+        let data = if fs_type == FsType::Xfs { vec!["nouuid".to_owned()] } else { Vec::new() };
+        let flags = MountFlags { read_only, data, ..MountFlags::default() };
+        let fs = self.mountable(number, fs_type, &flags)?;
+        let (root, root_path) = self.mounted_root(fs, fs_type, &flags)?;
+        let dev = self.loops[&number].rdev();
+        self.add_mount(Mount {
+            at: None,
+            target: PathBuf::new(),
+            root,
+            root_path: root_path.clone(),
+            dev,
+            st_dev: dev,
+            source: format!("/dev/loop{number}"),
+            loop_number: Some(number),
+            read_only,
+            superblock_read_only: read_only,
+            flags: BTreeSet::new(),
+            propagation: Propagation::default(),
+            base: false,
+        });
+        Ok(Resolved { mount: self.next_mount, node: root, inner: root_path, path: PathBuf::from("/") })
     }
 
     fn bind(&mut self, source: &Path, target: &Path, flags: &MountFlags) -> Outcome<()> {
@@ -213,11 +246,14 @@ impl World {
             || self.loops.values().any(|device| device.mount == number)
     }
 
-    /// Ends a detached mount that has lost its last user.
+    /// Ends a mount without a path that has lost its last user.
     pub(super) fn end_if_unused(&mut self, number: u64) {
-        if !self.keeps_busy(number)
-            && let Some(mount) = self.detached.remove(&number)
-        {
+        if self.keeps_busy(number) {
+            return;
+        }
+        let is_apart = self.mounts.get(&number).is_some_and(Mount::is_apart);
+        let apart = if is_apart { self.mounts.remove(&number) } else { None };
+        if let Some(mount) = apart.or_else(|| self.detached.remove(&number)) {
             self.ended(&mount);
         }
     }
@@ -297,7 +333,8 @@ impl World {
 impl Mounts for Process {
     fn list(&self) -> std::io::Result<Vec<MountEntry>> {
         self.look("read", "/proc/self/mountinfo", |world| {
-            Ok(world.mounts.iter().map(|(number, mount)| world.entry(*number, mount)).collect())
+            let shown = world.mounts.iter().filter(|(_, mount)| !mount.is_apart());
+            Ok(shown.map(|(number, mount)| world.entry(*number, mount)).collect())
         })
     }
 
@@ -328,6 +365,15 @@ impl Mounts for Process {
     ) -> std::io::Result<()> {
         let subject = format!("{} at {}", device.display(), target.display());
         self.step("mount", subject, |world| world.mount(device, target, fs_type, flags))
+    }
+
+    fn mount_apart(&self, device: &Path, fs_type: FsType, read_only: bool) -> std::io::Result<Pinned> {
+        let id = self.step("mount_apart", device.display(), |world| {
+            let place = world.mount_apart(device, fs_type, read_only)?;
+            // The descriptor is the mount: nobody who dies now leaves one behind.
+            Ok(world.pin(self.generation, place))
+        })?;
+        Ok(self.pinned(id, "/."))
     }
 
     fn bind(&self, source: &Path, target: &Path, flags: &MountFlags) -> std::io::Result<()> {

@@ -363,7 +363,7 @@ impl FakeKernel {
     /// What was mounted since the machine started, in order; without `/`, /dev and /run.
     pub fn mounts(&self) -> Vec<MountEntry> {
         let world = self.lock();
-        let mounted = world.mounts.iter().filter(|(_, mount)| !mount.base);
+        let mounted = world.mounts.iter().filter(|(_, mount)| !mount.base && !mount.is_apart());
         mounted.map(|(number, mount)| world.entry(*number, mount)).collect()
     }
 

@@ -14,7 +14,7 @@ use super::seam::Effect;
 use super::tree::{Inode, Node, NodeRef};
 use super::world::{Resolved, World};
 use super::{Outcome, Process};
-use hostloop_kernel::{Change, Extent, Side, Sides, TreeWriter, each_sent};
+use hostloop_kernel::{Change, Extent, Reuse, Side, Sides, TreeWriter, each_sent};
 use hostloop_model::pull::Piece;
 use hostloop_model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
 
@@ -197,6 +197,7 @@ pub(super) struct Writer {
     /// Everything that was made.
     made: Vec<NodeRef>,
     file: Option<NodeRef>,
+    reuse: Reuse,
     copied_bytes: u64,
 }
 
@@ -210,7 +211,7 @@ impl World {
     fn make_entry(
         &mut self,
         to: NodeRef,
-        base: Option<NodeRef>,
+        (base, reuse): (Option<NodeRef>, Reuse),
         entry: &Entry,
         linked: &BTreeMap<u64, NodeRef>,
     ) -> Outcome<NodeRef> {
@@ -228,6 +229,15 @@ impl World {
                 return Err(Errno::EBADMSG);
             }
             self.fs_mut(to.fs).link(to.ino, name, file.ino)?;
+            return Ok(*file);
+        }
+        if let (Kind::File { size }, Some((file, _))) = (&entry.kind, &earlier)
+            && reuse == Reuse::InPlace
+            && self.inode(*file).links == 1
+        {
+            self.fs_mut(to.fs).link(to.ino, name, file.ino)?;
+            self.fs_mut(to.fs).inode_mut(file.ino).mode = entry.attributes.mode;
+            self.set_size(*file, *size)?;
             return Ok(*file);
         }
         let node = match &entry.kind {
@@ -265,7 +275,8 @@ impl World {
 
 impl Writer {
     /// Makes the top.
-    pub(super) fn new(process: &Process, target: &Path, base: Option<&Path>) -> io::Result<Self> {
+    pub(super) fn new(process: &Process, target: &Path, base: Option<(&Path, Reuse)>) -> io::Result<Self> {
+        let (base, reuse) = base.unzip();
         let find =
             |base: &Path| process.look("write_tree", base.display(), |world| world.walk(base, Last::Keep));
         let base = base.map(find).transpose()?.map(|base| base.node);
@@ -279,6 +290,7 @@ impl Writer {
             linked: BTreeMap::new(),
             made: vec![top],
             file: None,
+            reuse: reuse.unwrap_or(Reuse::Share),
             copied_bytes: 0,
         })
     }
@@ -297,13 +309,14 @@ impl TreeWriter for Writer {
         while self.levels.last().is_some_and(|(number, ..)| *number != entry.parent) {
             self.levels.pop();
         }
-        let (parent, linked) = (self.levels.last().copied(), &self.linked);
+        let (parent, linked, reuse) = (self.levels.last().copied(), &self.linked, self.reuse);
         let (made, base, copied) = self.process.step("write_tree", subject, |world| {
             let (_, parent, base) = parent.ok_or(Errno::EINVAL)?;
-            let made = world.make_entry(parent, base, &entry, linked)?;
+            let made = world.make_entry(parent, (base, reuse), &entry, linked)?;
             let name = std::str::from_utf8(&entry.name).unwrap_or_default();
             let base = base.and_then(|base| world.earlier(base, name));
-            let is_copied = entry.basis == Basis::Content && !world.filesystems[parent.fs].reflink;
+            let is_copied =
+                entry.basis == Basis::Content && !world.filesystems[parent.fs].reflink && base != Some(made);
             let copied = base.filter(|_| is_copied).and_then(|file| Some(world.content(file).ok()?.size()));
             Ok((made, base, copied.unwrap_or_default()))
         })?;

@@ -14,7 +14,7 @@ use super::tree::{Node, NodeRef};
 use super::tree_stream::{Walk, Writer};
 use super::world::{Resolved, World};
 use super::{Outcome, Process};
-use hostloop_kernel::{TreeWriter, Trees, Usage};
+use hostloop_kernel::{Base, Reuse, TreeWriter, Trees, Usage};
 use hostloop_model::tree::{Item, Position};
 
 impl World {
@@ -171,15 +171,41 @@ impl Trees for Process {
     fn read(
         &self,
         source: &Path,
-        base: Option<&Path>,
+        base: Option<Base<'_>>,
         from: Position,
         emit: &mut dyn FnMut(Item) -> bool,
     ) -> io::Result<u64> {
-        Walk::run(self, source, base, from, emit)
+        Walk::run(self, source, base.map(|base| base.path), from, emit)
     }
 
-    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>> {
+    fn write(&self, target: &Path, base: Option<(&Path, Reuse)>) -> io::Result<Box<dyn TreeWriter>> {
         Ok(Box::new(Writer::new(self, target, base)?))
+    }
+
+    fn lift(&self, directory: &Path) -> io::Result<()> {
+        let above = directory.parent().unwrap_or(Path::new("/"));
+        let names = self.look("lift", directory.display(), |world| {
+            let place = world.walk(directory, Last::Keep)?;
+            Ok(world.filesystems[place.node.fs].entries(place.node.ino)?.keys().cloned().collect::<Vec<_>>())
+        })?;
+        for name in names {
+            let (from, to) = (directory.join(&name), above.join(&name));
+            self.step("lift", from.display(), |world| match world.walk(&to, Last::Keep) {
+                Ok(_) => Err(Errno::EEXIST),
+                Err(_) => world.rename(&from, &to),
+            })?;
+        }
+        self.step("lift", directory.display(), |world| {
+            let (from, to) = (world.walk(directory, Last::Keep)?.node, world.walk(above, Last::Keep)?.node);
+            let mode = world.inode(from).mode;
+            world.fs_mut(to.fs).inode_mut(to.ino).mode = mode;
+            world.remove(directory, true)
+        })?;
+        self.step("lift", format_args!("sync {}", above.display()), |world| {
+            let fs = world.walk(above, Last::Keep)?.node.fs;
+            world.sync_filesystem(fs);
+            Ok(())
+        })
     }
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {

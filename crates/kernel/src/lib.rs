@@ -15,6 +15,7 @@ mod loops;
 mod mounts;
 mod quotas;
 pub mod report;
+mod runs;
 mod trees;
 
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub use linux::ProcessFigures;
 pub use loops::{AttachOptions, LoopDevice, LoopDevices, OpenLoop, SPARE};
 pub use mounts::{Frozen, MountEntry, Mounts, Pinned, Propagation, holder};
 pub use quotas::{Enforceable, Qgroups, Quota, QuotaLimits, Quotas, Subvolume};
-pub use trees::{TreeWriter, Trees, Usage};
+pub use runs::Runs;
+pub use trees::{Base, Disks, Reuse, TreeWriter, Trees, Usage};
 
 /// The machine, as handed to everything above: cheap to clone.
 #[derive(Clone)]

@@ -93,6 +93,13 @@ pub trait Mounts: Send + Sync {
     fn refused_option(&self, fs_type: FsType, words: &[String]) -> Option<OptionName>;
     /// Mounts the filesystem on `device` at the directory `target`, which is not followed if it is a link.
     fn mount(&self, device: &Path, target: &Path, fs_type: FsType, flags: &MountFlags) -> io::Result<()>;
+    /// Mounts the filesystem on `device` for this process alone: at no path, and in no mount namespace (fsopen(2), fsmount(2)). No
+    /// program of it runs, and no device node of it works. It ends with the value, and with this process, however that ends. With
+    /// `read_only`, the kernel replays the journal, for which the device must be writable, and writes nothing else.
+    ///
+    /// # Errors
+    /// ENOSYS before Linux 5.2; those of mount(2).
+    fn mount_apart(&self, device: &Path, fs_type: FsType, read_only: bool) -> io::Result<Pinned>;
     /// Binds `source` (a directory or a file) at `target`, with the per-mount flags of `flags`; with
     /// `read_only` nothing can be written through it. It appears with its flags at once, here and wherever it propagates
     /// to (Linux 5.12); on an older kernel a process that is killed can leave it without them, which

@@ -1,6 +1,7 @@
 //! Directory trees.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use hostloop_model::tree::{Entry, Item, Position};
@@ -12,6 +13,44 @@ pub struct Usage {
     pub bytes: u64,
     /// Files and directories, each hard-linked file once.
     pub inodes: u64,
+}
+
+/// An earlier tree beside one that is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Base<'a> {
+    /// Where it is.
+    pub path: &'a Path,
+    /// Where the blocks of the two trees are.
+    pub disks: Disks<'a>,
+}
+
+/// Where the blocks of two trees are, as far as their places say that they are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disks<'a> {
+    /// On one filesystem: what has the same place is the same.
+    One,
+    /// On two filesystems, each in an image of its own, of which one was a copy of the other. What has the same place is the same, unless
+    /// the images differ there: in these ranges of bytes, in ascending order.
+    Images(&'a [Range<u64>]),
+    /// Their places say nothing.
+    Unrelated,
+}
+
+impl<'a> Base<'a> {
+    /// An earlier tree on the same filesystem.
+    pub fn beside(path: &'a Path) -> Self {
+        Base { path, disks: Disks::One }
+    }
+}
+
+/// What becomes of the files of an earlier tree if a later one is made of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// The earlier tree keeps its content: a file that changes is a copy, which shares blocks if the filesystem can.
+    Share,
+    /// A file that changes is changed in place, so that the earlier tree becomes a mixture. The same entries, written again beside the
+    /// mixture, give the same tree.
+    InPlace,
 }
 
 /// Directory trees, each as a whole.
@@ -49,7 +88,7 @@ pub trait Trees: Send + Sync {
     fn read(
         &self,
         source: &Path,
-        base: Option<&Path>,
+        base: Option<Base<'_>>,
         from: Position,
         emit: &mut dyn FnMut(Item) -> bool,
     ) -> io::Result<u64>;
@@ -58,9 +97,15 @@ pub trait Trees: Send + Sync {
     /// what was made.
     ///
     /// With `base`, which has all of the earlier tree of that call and is of the same filesystem and limit: a file that
-    /// has everything of one there becomes another name of it, and one that has its content a copy that shares
-    /// blocks where the filesystem can. So `base` is to be removed before anything is written to `target`.
-    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>>;
+    /// has everything of one there becomes another name of it, and one that has its content a copy, or the file itself, as
+    /// [`Reuse`] says. So `base` is to be removed before anything is written to `target`.
+    fn write(&self, target: &Path, base: Option<(&Path, Reuse)>) -> io::Result<Box<dyn TreeWriter>>;
+    /// Moves everything in a directory to the directory that it is in, gives this one its attributes, and removes it. Durable on
+    /// return. A call that was cut off is repeated; only the times of the directory may be lost by that.
+    ///
+    /// # Errors
+    /// EEXIST if the name of an entry is in use there.
+    fn lift(&self, directory: &Path) -> io::Result<()>;
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
     /// Returns the path in a directory of the first entry of this name in it or below, of any kind; only the name, if the kernel does

@@ -99,6 +99,12 @@ impl Content {
         self.fs_type().map_or_else(|| self.clone(), |fs_type| Content::Filesystem { fs_type, format })
     }
 
+    /// Reports whether both are the same on the disk, so that one can be a copy of the bytes, or of the tree, of the other.
+    pub fn is_kind_of(&self, other: &Content) -> bool {
+        (self.backend(), self.fs_type(), *self == Content::Block)
+            == (other.backend(), other.fs_type(), *other == Content::Block)
+    }
+
     /// The smallest size in bytes that it can have.
     pub fn minimum_bytes(&self) -> u64 {
         self.fs_type().map_or(1, FsType::minimum_bytes)

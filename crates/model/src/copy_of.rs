@@ -19,9 +19,27 @@ pub struct CopyOf {
     /// other one, for which so many bytes were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged_bytes: Option<u64>,
+    /// Its filesystem is made file by file, from a directory or from another filesystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filled: Option<Filled>,
+}
+
+/// Where the files of a copy are that is made file by file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Filled {
+    /// In a directory of their own in the filesystem.
+    Apart,
+    /// They may be in their place, or on the way there: nothing more is copied.
+    Lifting,
 }
 
 impl CopyOf {
+    /// Returns the record of a copy that has all of a cut, and is given no other one.
+    pub fn at(cut: Cut, filled: Option<Filled>) -> Self {
+        CopyOf { cut, next: None, staged_bytes: None, filled }
+    }
+
     /// The cut of which all is on this node, if its data are not in their place yet.
     pub fn staged(&self) -> Option<&Cut> {
         self.next.as_ref().filter(|_| self.staged_bytes.is_some())

@@ -32,7 +32,7 @@ pub use access::SecondPublish;
 pub use access::{AccessMode, AccessType, Capability};
 pub use adopt::{AdoptVolume, Adopted, Adoption, AdoptionOrder, Taken};
 pub use backend::{BackendKind, Content, Format};
-pub use copy_of::{CopyOf, Cut};
+pub use copy_of::{CopyOf, Cut, Filled};
 pub use fs_type::FsType;
 pub use fs_type::UnknownFsType;
 pub use handover::{

@@ -31,6 +31,9 @@ pub struct OpenSource {
     pub began: Timestamp,
     /// What stays of a cut when it has been read.
     pub keep: Keep,
+    /// The volume is made file by file, whatever the source has. Of a directory in use, the files need not be of one moment. The filesystem
+    /// of an image is read by its files, so it has to be of one moment.
+    pub by_file: bool,
 }
 
 /// What becomes of the cut of a volume when it has been read.

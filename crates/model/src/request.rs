@@ -40,6 +40,8 @@ pub struct CreateVolume {
     /// It becomes a copy that is brought up to date with its source, and that nobody uses until that has ended
     /// (docs/decisions/0019): no part of the CSI message.
     pub as_copy: bool,
+    /// That copy gets the backend and the filesystem that are asked for, whatever the source has.
+    pub convert: bool,
     /// How often the source of a copy has moved; `None` if the controller does not say so.
     pub generation: Option<u64>,
     /// The claim that it is for, if the caller says so.

@@ -199,6 +199,10 @@ pub struct Volume {
     /// The claim that it was made for, if its caller says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<Claim>,
+    /// A move has given it the backend or the filesystem of another StorageClass than that of its PersistentVolume, which keeps what it
+    /// said.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub converted: bool,
     /// What it was made of, if that was none of hostloop's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<Adopted>,
@@ -243,6 +247,7 @@ impl Volume {
             staged_before: Vec::new(),
             inline_target: None,
             claim: None,
+            converted: false,
             adopted: None,
             attachments: Vec::new(),
         }

@@ -54,6 +54,33 @@ pub fn access(volume: &PersistentVolume) -> Access {
     }
 }
 
+/// On a PersistentVolume: the StorageClass whose parameters its volume has got by a move. The object itself cannot name another class.
+pub const CLASS: &str = "hostloop.csi.dev/storage-class";
+
+/// The parameter of a StorageClass that names the filesystem, which is Kubernetes' own.
+pub const FS_TYPE: &str = "csi.storage.k8s.io/fstype";
+
+/// Returns the name of the StorageClass whose parameters a volume has; empty if there is none.
+pub fn class_of(volume: &PersistentVolume) -> String {
+    let own = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+    volume.metadata.annotations.as_ref().and_then(|all| all.get(CLASS)).or(own).cloned().unwrap_or_default()
+}
+
+/// Reports whether a volume with the parameters of this class has other ones than those that its PersistentVolume was made with.
+pub fn is_converted(volume: &PersistentVolume, class: &str) -> bool {
+    volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()).unwrap_or_default() != class
+}
+
+/// Returns how pods see the volume if it has the parameters of this class.
+pub fn access_with(volume: &PersistentVolume, class: &StorageClass) -> Access {
+    let access = access(volume);
+    if !is_converted(volume, &class.metadata.name.clone().unwrap_or_default()) {
+        return access;
+    }
+    let fs_type = class.parameters.as_ref().and_then(|all| all.get(FS_TYPE));
+    Access { fs_type: fs_type.cloned().unwrap_or_default(), ..access }
+}
+
 /// What the driver gets of the parameters of a class.
 pub fn parameters(class: &StorageClass) -> BTreeMap<String, String> {
     let given = class.parameters.iter().flatten().filter(|(key, _)| !key.starts_with(OF_KUBERNETES));

@@ -13,6 +13,8 @@ pub struct NewCopy {
     pub source_node: String,
     /// How often the volume has moved.
     pub generation: u64,
+    /// It gets the backend and the filesystem of these parameters, whatever its PersistentVolume says.
+    pub convert: bool,
     /// CSI node id of the node that gets it.
     pub target: String,
     /// The smallest size in bytes: that of the source.

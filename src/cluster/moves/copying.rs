@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::act::{Moves, Next, RETRY, Result};
-use super::claims::{access, bytes_of, metadata, parameters};
+use super::claims::{access_with, bytes_of, class_of, is_converted, metadata, parameters};
 use super::copies::{NewCopy, Updated};
 use super::decide::{CALM, LONG, PRESSING, is_well};
 use super::nodes::{NodeError, PassRequest, Presence};
@@ -62,32 +63,31 @@ impl Moves {
         Ok(Next::After(LONG))
     }
 
-    /// Returns the PersistentVolume of a copy's volume, and the parameters of its class; or what is missing.
+    /// Returns the PersistentVolume of a copy's volume, and the class whose parameters the copy gets; or what is missing.
     async fn described(
         &self,
         replica: &VolumeReplica,
-    ) -> Result<std::result::Result<(Arc<PersistentVolume>, BTreeMap<String, String>), String>> {
+    ) -> Result<std::result::Result<(Arc<PersistentVolume>, Arc<StorageClass>), String>> {
         let name = &replica.spec.persistent_volume.name;
         let Some(volume) = self.volume(name).await? else {
             return Ok(Err(format!("PersistentVolume {name} does not exist; create it again")));
         };
-        let own =
-            || volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
-        let class = replica.spec.target_class.clone().unwrap_or_else(own);
+        let class = replica.spec.target_class.clone().unwrap_or_else(|| class_of(&volume));
         let Some(found) = self.class(&class).await? else {
             return Ok(Err(format!(
                 "StorageClass {class} does not exist; create it again, since the copy is made with its parameters"
             )));
         };
-        Ok(Ok((volume, parameters(&found))))
+        Ok(Ok((volume, found)))
     }
 
     async fn new_copy(&self, replica: &VolumeReplica) -> Result<std::result::Result<NewCopy, String>> {
         let spec = &replica.spec;
-        let (volume, mut parameters) = match self.described(replica).await? {
+        let (volume, class) = match self.described(replica).await? {
             Ok(described) => described,
             Err(why) => return Ok(Err(why)),
         };
+        let mut parameters = parameters(&class);
         if let Some(pool) = &spec.target_pool {
             parameters.insert("pool".to_owned(), pool.clone());
         }
@@ -103,7 +103,8 @@ impl Moves {
             generation: spec.generation,
             target: spec.target_node.clone(),
             bytes: bytes_of(&volume),
-            access: access(&volume),
+            convert: is_converted(&volume, &class.name_any()),
+            access: access_with(&volume, &class),
             parameters,
             mutable_parameters,
         }))
@@ -125,8 +126,8 @@ impl Moves {
         &self,
         replica: &VolumeReplica,
     ) -> Result<std::result::Result<(PassRequest, u64), String>> {
-        Ok(self.described(replica).await?.map(|(volume, parameters)| {
-            let bytes = bytes_of(&volume);
+        Ok(self.described(replica).await?.map(|(volume, class)| {
+            let (bytes, parameters) = (bytes_of(&volume), parameters(&class));
             // A pass in place that ends early leaves a mixture of two cuts, which cannot be promoted.
             let whole = replica.spec.purpose == Purpose::Standby;
             (PassRequest { parameters, whole, most_bytes: most_bytes(bytes), last: false }, bytes)

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
+use serde_json::json;
 
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
 use super::admit::keeps_pods_out;
-use super::claims::bytes_of;
+use super::claims::{CLASS, bytes_of, class_of};
 use super::decide::{BEHIND, LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
 use super::look::node_state;
@@ -289,6 +290,17 @@ impl Moves {
         self.write(replica, |status| status.stale = true).await
     }
 
+    /// Writes on the PersistentVolume which StorageClass its volume has the parameters of, so that the next move keeps them.
+    async fn record_class(&self, replica: &VolumeReplica, volume: &PersistentVolume) -> Result<()> {
+        let Some(class) = replica.spec.target_class.as_ref().filter(|class| class_of(volume) != **class)
+        else {
+            return Ok(());
+        };
+        let change = json!({"metadata": {"annotations": {CLASS: class}}});
+        self.objects.patch_volume(volume, change, Run::Real).await?;
+        Ok(())
+    }
+
     /// Makes the copy the volume.
     pub(super) async fn complete(&self, replica: &VolumeReplica) -> Result<Next> {
         let stale = replica.status.as_ref().is_some_and(|status| status.stale);
@@ -296,10 +308,11 @@ impl Moves {
         let least_bytes = volume.as_deref().map_or(0, bytes_of);
         match self.nodes.complete(&replica.spec, stale, least_bytes).await {
             Ok(()) => {
-                if let Some(volume) = volume
-                    && let Err(error) = self.modify(replica, &volume).await?
-                {
-                    return self.hindered(replica, error).await;
+                if let Some(volume) = volume {
+                    self.record_class(replica, &volume).await?;
+                    if let Err(error) = self.modify(replica, &volume).await? {
+                        return self.hindered(replica, error).await;
+                    }
                 }
                 let why = match replica.spec.is_on_one_node() {
                     true => format!("the volume is in {}", replica.spec.destination()),

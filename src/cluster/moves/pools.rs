@@ -9,9 +9,6 @@ use super::claims::node_of;
 use super::resources::Purpose;
 use crate::model::BackendKind;
 
-/// The backend of a StorageClass that names none.
-const BACKEND: &str = BackendKind::Loop.as_str();
-
 impl Request<'_> {
     /// Returns why a volume that stays on its node is not moved: no pool is named.
     pub(super) fn lacks_pool(&self, stays: bool) -> Option<String> {
@@ -53,8 +50,10 @@ impl Moves {
             return Ok(None);
         }
         match self.nodes.pool(node, volume_id).await {
-            // Since the question before.
-            Ok(Some(pool)) if request.target.pool.as_ref() == Some(&pool) => {
+            // Since the question before. With another class it gets another backend or filesystem there.
+            Ok(Some(pool))
+                if request.target.pool.as_ref() == Some(&pool) && request.target.storage_class.is_none() =>
+            {
                 Err(format!("the volume is in pool {pool} of node {node} already"))
             }
             Ok(Some(pool)) => Ok(Some(pool)),
@@ -81,27 +80,16 @@ impl Moves {
                 class.provisioner, self.driver
             )));
         }
-        Ok(volume.and_then(|volume| other_kind(volume, name, &class)))
+        Ok(volume.and_then(|volume| no_kind(volume, name, &class)))
     }
 }
 
-/// Returns why a volume cannot become one of a StorageClass: a copy has the bytes of the volume, or its tree, and does not turn one into the
-/// other.
-fn other_kind(volume: &PersistentVolume, name: &str, class: &StorageClass) -> Option<String> {
-    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    let attributes = csi.and_then(|csi| csi.volume_attributes.as_ref());
-    let has = attributes.and_then(|attributes| attributes.get("backend")).map_or(BACKEND, String::as_str);
-    let parameters = class.parameters.as_ref();
-    let value = |key: &str| parameters.and_then(|all| all.get(key)).map(String::as_str);
-    let asked = value("backend").unwrap_or(BACKEND);
-    let fs_type = csi.and_then(|csi| csi.fs_type.as_deref());
-    let is_other = |asked: &&str| has == BACKEND && fs_type.is_some_and(|has| has != *asked);
-    let (what, has, asked) = match value("csi.storage.k8s.io/fstype").filter(is_other) {
-        _ if asked != has => ("backend", has, asked),
-        Some(asked) => ("filesystem", fs_type.unwrap_or_default(), asked),
-        None => return None,
-    };
-    Some(format!(
-        "the volume has {what} {has}, and StorageClass {name} asks for {asked}: a move keeps the {what}; copy the files to a new claim"
-    ))
+/// Returns why a volume cannot become one of a StorageClass.
+fn no_kind(volume: &PersistentVolume, name: &str, class: &StorageClass) -> Option<String> {
+    let is_block = volume.spec.as_ref().is_some_and(|spec| spec.volume_mode.as_deref() == Some("Block"));
+    let backend = class.parameters.as_ref().and_then(|all| all.get("backend"));
+    let is_directory = backend.is_some_and(|backend| backend == BackendKind::Directory.as_str());
+    (is_block && is_directory).then(|| {
+        format!("the volume is a raw block device, and StorageClass {name} asks for a directory, which has no blocks")
+    })
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 
 use super::act::{Moves, Result};
 use super::begin::{Request, handle};
-use super::claims::{access, bytes_of, node_of, parameters};
+use super::claims::{access, access_with, bytes_of, class_of, is_converted, node_of, parameters};
 use super::copies::NewCopy;
 use super::resources::VolumeReplica;
 
@@ -25,9 +25,8 @@ impl Moves {
         copy_name: &str,
         targets: &[String],
     ) -> Result<Rooms> {
-        let class_name = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
-        let class_name = request.target.storage_class.clone().or(class_name);
-        let class = self.class(&class_name.unwrap_or_default()).await?;
+        let class_name = request.target.storage_class.clone().unwrap_or_else(|| class_of(volume));
+        let class = self.class(&class_name).await?;
         let mut parameters = class.as_deref().map(parameters).unwrap_or_default();
         if let Some(pool) = &request.target.pool {
             parameters.insert("pool".to_owned(), pool.clone());
@@ -41,7 +40,8 @@ impl Moves {
                 generation: 0,
                 target: target.clone(),
                 bytes: bytes_of(volume),
-                access: access(volume),
+                convert: is_converted(volume, &class_name),
+                access: class.as_deref().map_or_else(|| access(volume), |class| access_with(volume, class)),
                 parameters: parameters.clone(),
                 mutable_parameters: Default::default(),
             };

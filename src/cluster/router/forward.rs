@@ -21,7 +21,7 @@ use crate::cluster::peers::Member;
 use crate::error::Error;
 use crate::model::Permit;
 use crate::service::table::{Answer, BytesCodec, decode, encode};
-use crate::service::{COPY, GENERATION, MOVED_TO, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
+use crate::service::{CONVERT, COPY, GENERATION, MOVED_TO, PERMIT, RESERVATION, SOURCE_ADDRESS, SOURCE_NODE};
 use crate::wire::rpc::{Rpc, Streaming, Unary};
 
 /// So many nodes are asked the same at once.
@@ -72,6 +72,8 @@ pub(super) struct Envelope {
 pub(super) struct Original {
     /// The CSI node id of the only node that the data may come from.
     pub node_id: String,
+    /// The copy gets the backend and the filesystem of its parameters.
+    pub convert: bool,
     /// How often the volume has moved.
     pub generation: u64,
 }
@@ -139,8 +141,11 @@ impl Envelope {
                 request.metadata_mut().insert(name, value);
             }
         }
-        if let Some(Original { generation, .. }) = self.copy {
+        if let Some(Original { generation, convert, .. }) = self.copy {
             request.metadata_mut().insert(COPY, AsciiMetadataValue::from_static("1"));
+            if convert {
+                request.metadata_mut().insert(CONVERT, AsciiMetadataValue::from_static("1"));
+            }
             request.metadata_mut().insert(GENERATION, AsciiMetadataValue::from(generation));
         }
         if let Some(permit) = &self.permit {
@@ -375,8 +380,13 @@ mod tests {
         assert_eq!(sealed.metadata().get(SOURCE_NODE).expect("its node"), "node-a");
         let sent = sealed.metadata().get_bin(PERMIT).expect("a permit").to_bytes().expect("base64");
         assert_eq!(sent.as_ref(), permit.as_bytes());
-        let original = Original { node_id: "node-a".to_owned(), generation: 3 };
-        assert_eq!(envelope.of_copy(original).seal(()).metadata().get(GENERATION).expect("a number"), "3");
+        let original = |convert| Original { node_id: "node-a".to_owned(), convert, generation: 3 };
+        let sealed = |convert| envelope.of_copy(original(convert)).seal(());
+        assert_eq!(sealed(false).metadata().get(GENERATION).expect("a number"), "3");
+        assert_eq!(
+            [false, true].map(|convert| sealed(convert).metadata().contains_key(CONVERT)),
+            [false, true]
+        );
         let short = envelope.within(Duration::from_secs(1)).seal(());
         assert!(timeout(short.metadata()).expect("a timeout") <= Duration::from_secs(1));
         let without = Envelope::default().seal(());

@@ -64,7 +64,8 @@ impl Nodes for Router {
     async fn create(&self, copy: &NewCopy) -> Result<()> {
         self.at(&copy.source_node)?;
         let request = request(copy);
-        let original = Original { node_id: copy.source_node.clone(), generation: copy.generation };
+        let NewCopy { source_node, generation, convert, .. } = copy;
+        let original = Original { node_id: source_node.clone(), convert: *convert, generation: *generation };
         let (bytes, envelope) = (encode(&request), Envelope::default().within(LIMIT).of_copy(original));
         let asked = Asked { bytes, request, wrong: None, envelope };
         let made = self.clone().create_volume(asked).await;
@@ -344,6 +345,7 @@ mod tests {
     #[test]
     fn a_copy_is_asked_for_as_by_csi_provisioner() {
         let copy = NewCopy {
+            convert: false,
             name: "pvc-1-moved-2".to_owned(),
             source: "vol-1".to_owned(),
             source_node: "node-1".to_owned(),

@@ -269,6 +269,7 @@ fn wanted(node_key: &crate::model::NodeKey, request: &AdoptVolume, source: &Sour
         consistency: asked.consistency,
         way: None,
         as_copy: false,
+        convert: false,
         generation: None,
         inline_target: None,
         claim: asked.claim,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cut::Member;
-use crate::backend::{Copy, Mark, Share, VolumePaths, content_of_copy, too_small};
+use crate::backend::{Copy, Mark, Share, VolumePaths, content_converted, content_of_copy, too_small};
 use crate::driver::capacity::{Reservation, Want};
 use crate::driver::create_volume::Wanted;
 use crate::driver::pull::{Remote, not_followed};
@@ -13,7 +13,7 @@ use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::Source;
 use crate::model::{
-    Capability, Consistency, Content, CopyOf, Format, Provisioning, SizeRange, Snapshot, Volume,
+    Capability, Consistency, Content, CopyOf, Filled, Format, Provisioning, SizeRange, Snapshot, Volume,
     VolumeParameters, VolumeSource, format_exactly, most_bytes, rounded,
 };
 
@@ -61,13 +61,14 @@ impl Origin {
     ///
     /// # Errors
     /// INVALID_ARGUMENT for what does not change, or is on this node; FAILED_PRECONDITION for another generation.
-    pub(crate) fn as_copy(&self, generation: Option<u64>) -> Result<CopyOf> {
+    pub(crate) fn as_copy(&self, generation: Option<u64>, content: &Content) -> Result<CopyOf> {
         let Origin { source, data, .. } = self;
         let (Data::Remote(remote), VolumeSource::Volume(_)) = (data, source) else {
             return Err(not_followed(source));
         };
         remote.expect_generation(generation)?;
-        Ok(CopyOf { cut: remote.cut(), next: None, staged_bytes: None })
+        let filled = (self.converts_to(content) && content.fs_type().is_some()).then_some(Filled::Apart);
+        Ok(CopyOf::at(remote.cut_for(content), filled))
     }
 
     /// Leaves its cut at its node.
@@ -80,13 +81,20 @@ impl Origin {
     /// What a volume made from it holds, if that is what is asked for.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for another backend, access type or filesystem.
+    /// INVALID_ARGUMENT for another backend, access type or filesystem, unless it is to be converted.
     pub(crate) fn content_for(
         &self,
         parameters: &VolumeParameters,
         capabilities: &[Capability],
+        convert: bool,
     ) -> Result<Content> {
-        content_of_copy(&self.content, &self.source.to_string(), parameters, capabilities)
+        let content_for = if convert { content_converted } else { content_of_copy };
+        content_for(&self.content, &self.source.to_string(), parameters, capabilities)
+    }
+
+    /// Reports whether a volume with this content is made from it file by file.
+    pub(crate) fn converts_to(&self, content: &Content) -> bool {
+        !self.content.is_kind_of(content)
     }
 
     /// Returns the range of sizes for a volume made from it: what is asked for, at least its own size. A request counts as
@@ -288,7 +296,7 @@ impl Driver {
         consistency: Consistency,
     ) -> Result<()> {
         let to = self.paths(volume)?;
-        let half_formatted = self.is_half_formatted(origin)?;
+        let half_formatted = !origin.converts_to(&volume.content) && self.is_half_formatted(origin)?;
         match &origin.data {
             Data::Volume(source) => {
                 let makes = Makes::Volume(volume);

@@ -127,6 +127,10 @@ impl Driver {
     /// Returns the loop device of a filesystem that is mounted nowhere.
     fn idle_device(&self, volume: &Volume, uses: &Uses) -> Option<Finding> {
         volume.fs_type()?;
+        // The node mounts such a copy for itself alone while it copies.
+        if volume.copy_of.as_ref().is_some_and(|copy| copy.filled.is_some()) {
+            return None;
+        }
         let device = uses.loops.first()?;
         if uses.all().next().is_some() || !uses.suspected.is_empty() {
             return None;

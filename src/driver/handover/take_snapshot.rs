@@ -140,6 +140,7 @@ impl Driver {
             sources.ok_or_else(|| Error::Unavailable("this node copies from no other one".to_owned()))?;
         let target = VolumeId::of_taken(&self.node_key, id);
         let request = OpenSource {
+            by_file: false,
             source: VolumeSource::Snapshot(id.clone()),
             target: target.clone(),
             consistency: Consistency::default(),

@@ -61,6 +61,7 @@ impl Driver {
             )));
         }
         self.remove_staged(&volume)?;
+        let volume = self.lift_filled(volume)?;
         let volume = self.grow_to(volume, *least_bytes)?;
         let completed = Volume { copy_of: None, ..(*volume).clone() };
         match becomes {

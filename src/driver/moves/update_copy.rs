@@ -4,17 +4,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::backend::{
-    Mark, Shape, VolumePaths, content_of_copy, narrow, presence_of, remove_trees_beside, rename_tree,
-    replace_tree, staged_changes, staged_tree, sync_copied, tree_in_the_making, widen,
+    Mark, Shape, VolumePaths, content_converted, content_of_copy, narrow, presence_of, remove_trees_beside,
+    rename_tree, replace_tree, staged_changes, staged_tree, sync_copied, tree_in_the_making, widen,
 };
 use crate::driver::locks::turns::Urgency;
 use crate::driver::pull::{Counted, Earlier, Making, Remote};
 use crate::driver::{Driver, not_found, settled};
 use crate::error::{Error, OsContext, Result};
+use crate::kernel::Reuse;
 use crate::model::copy_of::{UpdateCopy, Updated};
 use crate::model::pull::{Keep, OpenSource};
 use crate::model::{
-    Consistency, Content, CopyOf, Cut, Provisioning, SizeRange, Volume, VolumeId, VolumeSource, format_bytes,
+    Consistency, Content, CopyOf, Cut, Filled, Provisioning, SizeRange, Volume, VolumeId, VolumeSource,
+    format_bytes,
 };
 
 /// A copy in the middle of its update; its lock is held.
@@ -48,6 +50,11 @@ impl Driver {
                 "volume {id} is not a copy that is brought up to date, or has been completed"
             )));
         };
+        if copy_of.filled == Some(Filled::Lifting) {
+            return Err(Error::NotFound(format!(
+                "copy {id} was being completed, so that it cannot be brought up to date any more; delete it and make another one"
+            )));
+        }
         let urgency = if request.last_pass { Urgency::LastPass } else { Urgency::Usual };
         let _turn = self.copy_turn_for(request.way.node_key.as_str(), urgency)?;
         self.expect_unused(&volume)?;
@@ -60,16 +67,16 @@ impl Driver {
             Some(_) if copy_of.staged_bytes.is_some() => (self.end_staged(&volume)?, Counted::default()),
             Some(next) => {
                 let remote = round.open(&volume, Keep::Made(next.handle()))?;
-                round.apply(volume.clone(), &remote, copy_of.cut.clone())?
+                round.go_on(volume.clone(), &remote, copy_of.cut.clone())?
             }
         };
         let base = volume.copy_of.as_ref().map_or(&copy_of.cut, |copy| &copy.cut).clone();
         let remote = round.open(&volume, Keep::After(base.handle()))?;
-        let (volume, counted) = match (is_tree(&volume), request.whole) {
+        let (volume, counted) = match (is_tree(&volume), request.whole && !is_filled(&volume)) {
             // A tree that is changed in place would be of two cuts by halves, and nobody could tell which.
             (true, _) => round.stage_tree(volume, &remote, base)?,
             (false, true) => round.stage(volume, &remote, base)?,
-            (false, false) => round.apply(volume, &remote, base)?,
+            (false, false) => round.go_on(volume, &remote, base)?,
         };
         let cut = volume.copy_of.as_ref().map_or_else(|| remote.cut(), |copy| copy.cut.clone());
         let updated = Updated {
@@ -110,9 +117,12 @@ impl Round<'_> {
         let (source, target) = (VolumeSource::Volume(self.source.clone()), volume.id.clone());
         let is_cut = matches!(keep, Keep::Made(_));
         // What a move brings need not be of one moment before its last round, in which nobody uses the source.
-        let freeze = self.request.consistency.freeze && (self.request.whole || !is_tree(volume));
+        let by_file = volume.converted && !self.request.whole;
+        let is_of_one_moment = self.request.whole || by_file || !is_tree(volume);
+        let freeze = self.request.consistency.freeze && is_of_one_moment;
         let consistency = Consistency { freeze, ..self.request.consistency };
-        let request = OpenSource { source, target, consistency, began: driver.pulls.began(&volume.id), keep };
+        let began = driver.pulls.began(&volume.id);
+        let request = OpenSource { source, target, consistency, began, keep, by_file };
         let remote = driver.open_for(sources.as_ref(), &self.request.way, &volume.id, request);
         let remote = remote.map_err(|error| match error {
             Error::NotFound(why) => Error::NotFound(format!(
@@ -128,10 +138,40 @@ impl Round<'_> {
     }
 
     /// Gives a copy that has `base`, or some of it, all of the opened cut.
+    fn go_on(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
+        match is_filled(&volume) {
+            true => self.fill(volume, remote, base),
+            false => self.apply(volume, remote, base),
+        }
+    }
+
+    /// The same of a filesystem that is made file by file. A round that was cut off leaves a mixture of two cuts: the files of `base`,
+    /// of which some are those of the later cut. What has changed between the two makes the later cut of it all the same.
+    fn fill(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
+        let (driver, next) = (self.driver, remote.cut_for(&volume.content));
+        let (volume, _) = self.fit(volume, remote)?;
+        let paths = driver.paths(&volume)?;
+        // First: a record whose write failed may be there all the same.
+        remote.keep();
+        let begin = || {
+            let copy_of =
+                CopyOf { next: Some(next.clone()), ..CopyOf::at(base.clone(), Some(Filled::Apart)) };
+            driver.record(Volume { copy_of: Some(copy_of), ..(*volume).clone() }).map(drop)
+        };
+        let mut progress = driver.copies.begin(volume.id.as_str(), remote.description().data_bytes);
+        let counted = driver.pulling(remote, &volume, |driver| {
+            driver.refill_filesystem(remote, (&volume, &paths), (&base, &next), &begin, &mut progress)
+        })?;
+        let volume = driver.end_round((*volume).clone(), next, &paths)?;
+        remote.close(&base.id);
+        Ok((volume, counted))
+    }
+
+    /// Gives a copy that has `base`, or some of it, all of the opened cut, block by block.
     fn apply(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
         let (driver, next) = (self.driver, remote.cut());
         let (volume, content) = self.fit(volume, remote)?;
-        let copy_of = CopyOf { cut: base.clone(), next: Some(next.clone()), staged_bytes: None };
+        let copy_of = CopyOf { next: Some(next.clone()), ..CopyOf::at(base.clone(), None) };
         // First: a record whose write failed may be there all the same.
         remote.keep();
         let volume = driver.record(Volume { copy_of: Some(copy_of), ..(*volume).clone() })?;
@@ -167,18 +207,19 @@ impl Round<'_> {
         let driver = self.driver;
         let (volume, content) = self.fit(volume, remote)?;
         let (paths, pool) = (driver.paths(&volume)?, driver.pool_of(&volume)?);
-        let (data, making) = (paths.data(), tree_in_the_making(&paths));
+        let (data, making) = (paths.data(), tree_in_the_making(&paths.directory));
         // The earlier tree is removed when the later one has taken its place.
         widen(&driver.os, &paths)?;
         let mut progress = driver.copies.begin(volume.id.as_str(), remote.description().data_bytes);
-        let earlier = Earlier { cut: &base.handle(), path: &data };
+        let earlier = Earlier { cut: &base.handle(), path: &data, reuse: Reuse::Share };
         let place = driver.place(&volume, &paths);
         let making_it = Making { path: &making, pool: &pool, place, reserved: 0 };
         let staged = driver.pulling(remote, &volume, |driver| {
             driver.stage_tree(remote, &earlier, &making_it, &mut progress)
         });
         let staged = staged.and_then(|counted| {
-            rename_tree(&driver.os, &paths, (&making, &staged_tree(&paths, &remote.cut()))).map(|()| counted)
+            let staged = staged_tree(&paths.directory, &remote.cut());
+            rename_tree(&driver.os, &paths.directory, (&making, &staged)).map(|()| counted)
         });
         let counted = staged.inspect_err(|_| {
             // The next round would do both as well; until then it would take room.
@@ -198,7 +239,8 @@ impl Round<'_> {
         bytes: u64,
     ) -> Result<Arc<Volume>> {
         let id = base.id.clone();
-        let copy_of = CopyOf { cut: base, next: Some(remote.cut()), staged_bytes: Some(bytes) };
+        let next = Some(remote.cut_for(&volume.content));
+        let copy_of = CopyOf { next, staged_bytes: Some(bytes), ..CopyOf::at(base, None) };
         remote.keep();
         let volume = self.driver.record(Volume { copy_of: Some(copy_of), ..volume })?;
         let volume = self.driver.end_staged(&volume)?;
@@ -221,13 +263,20 @@ impl Round<'_> {
             )));
         }
         remote.expect_generation(volume.copy_of.as_ref().map(|copy| copy.cut.generation))?;
-        let content = content_of_copy(
-            &description.content,
-            &remote.source.to_string(),
-            &volume.parameters,
-            &volume.capabilities,
-        )?;
-        if description.block_size != volume.block_size {
+        let content_for = if volume.converted { content_converted } else { content_of_copy };
+        let source = remote.source.to_string();
+        let content = content_for(&description.content, &source, &volume.parameters, &volume.capabilities)?;
+        let is_same_kind = description.content.is_kind_of(&content);
+        let is_made_by_file = is_filled(&volume) || is_tree(&volume);
+        let has_grown = is_filled(&volume) && description.size_bytes > volume.capacity_bytes;
+        if has_grown || is_filled(&volume) && is_same_kind || !is_made_by_file && !is_same_kind {
+            return Err(Error::NotFound(format!(
+                "{} has another size or another filesystem than copy {} was made for, which is made file by file; delete the copy and \
+                 make another one",
+                remote.source, volume.id
+            )));
+        }
+        if is_same_kind && description.block_size != volume.block_size {
             return Err(Error::InUse(format!(
                 "{} has blocks of {} bytes by now, and copy {} of {}; delete it and make another one",
                 remote.source, description.block_size, volume.id, volume.block_size
@@ -268,6 +317,11 @@ fn is_tree(volume: &Volume) -> bool {
     volume.content == Content::Directory
 }
 
+/// Whether its filesystem is made file by file.
+fn is_filled(volume: &Volume) -> bool {
+    volume.copy_of.as_ref().is_some_and(|copy| copy.filled.is_some())
+}
+
 fn is_thick(volume: &Volume) -> bool {
     volume.parameters.provisioning == Provisioning::Thick
 }
@@ -279,7 +333,9 @@ impl Driver {
         let Some((next, bytes)) = staged else { return Ok(Arc::new(volume.clone())) };
         let paths = self.paths(volume)?;
         match paths.shape() {
-            Shape::Tree(_) if !replace_tree(&self.os, &paths, &next)? => return Err(lost(volume, &next)),
+            Shape::Tree(_) if !replace_tree(&self.os, &paths.directory, &next)? => {
+                return Err(lost(volume, &next));
+            }
             Shape::Tree(_) => {}
             Shape::Blocks(image) => {
                 self.apply_staged((&staged_changes(&paths), bytes), (&image, is_thick(volume)))?;
@@ -298,7 +354,8 @@ impl Driver {
         }
         self.sync_directory_of(paths)?;
         sync_copied(&self.os, paths)?;
-        let copy_of = Some(CopyOf { cut, next: None, staged_bytes: None });
+        let filled = volume.copy_of.as_ref().and_then(|copy| copy.filled);
+        let copy_of = Some(CopyOf::at(cut, filled));
         let volume = self.record(Volume { copy_of, ..volume })?;
         self.usage.forget(&volume.id);
         Ok(volume)
@@ -308,7 +365,7 @@ impl Driver {
     pub(super) fn remove_staged(&self, volume: &Volume) -> Result<()> {
         let paths = self.paths(volume)?;
         let Shape::Blocks(_) = paths.shape() else {
-            remove_trees_beside(&self.os, &paths)?;
+            remove_trees_beside(&self.os, &paths.directory)?;
             return narrow(&self.os, &paths);
         };
         let file = staged_changes(&paths);

@@ -67,6 +67,7 @@ impl Driver {
             consistency: crate::model::Consistency::default(),
             way: None,
             as_copy: false,
+            convert: false,
             claim: None,
             generation: None,
             inline_target: None,

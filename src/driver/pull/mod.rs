@@ -8,6 +8,7 @@
 mod allowed;
 mod blocks;
 mod changes;
+mod filled;
 mod resume;
 mod room;
 mod running;
@@ -33,7 +34,7 @@ use crate::model::pull::{
 };
 use crate::model::tree::{Item, Position};
 use crate::model::{
-    BackendKind, Consistency, Cut, Format, SnapshotId, Volume, VolumeId, VolumeSource, format_bytes,
+    BackendKind, Consistency, Content, Cut, Format, SnapshotId, Volume, VolumeId, VolumeSource, format_bytes,
 };
 
 /// The way to the snapshots and volumes of other nodes.
@@ -165,6 +166,13 @@ impl Remote {
         Cut { id: handle.id.clone(), created: handle.created, sealed, half_formatted, generation }
     }
 
+    /// Its cut, for the record of a copy with this content. What mkfs has left there means nothing for a copy that is made file by file.
+    pub(super) fn cut_for(&self, content: &Content) -> Cut {
+        let cut = self.cut();
+        let half_formatted = cut.half_formatted && self.description().content.is_kind_of(content);
+        Cut { half_formatted, ..cut }
+    }
+
     /// Makes sure that the volume has moved as often as it has to have; `None` for any number. The node of the volume may be in wrong
     /// hands. A copy of another generation than its VolumeReplica names could be neither completed nor deleted.
     ///
@@ -246,7 +254,9 @@ impl Driver {
         };
         let id = &wanted.id;
         // What a move brings first need not be of one moment: its last round is.
-        let moves_a_tree = wanted.as_copy && wanted.parameters.backend == BackendKind::Directory;
+        let by_file = wanted.as_copy && wanted.convert;
+        let is_directory = wanted.parameters.backend == BackendKind::Directory;
+        let moves_a_tree = wanted.as_copy && is_directory && !by_file;
         let consistency = match moves_a_tree {
             true => Consistency { freeze: false, ..wanted.consistency },
             false => wanted.consistency,
@@ -255,7 +265,14 @@ impl Driver {
             sources.as_ref(),
             way,
             id,
-            OpenSource { source, target: id.clone(), consistency, began: self.pulls.began(id), keep },
+            OpenSource {
+                source,
+                target: id.clone(),
+                consistency,
+                began: self.pulls.began(id),
+                keep,
+                by_file,
+            },
         )
         .map(Some)
     }
@@ -299,6 +316,9 @@ impl Driver {
         tracing::info!(volume.id = %volume.id, source = %remote.source, size = %format_bytes(description.data_bytes), "pulling");
         let mut progress = self.copies.begin(volume.id.as_str(), description.data_bytes);
         match to.shape() {
+            Shape::Blocks(image) if volume.copy_of.as_ref().is_some_and(|copy| copy.filled.is_some()) => {
+                self.fill_filesystem(remote, (volume, to), &image, &mut progress)?;
+            }
             Shape::Blocks(image) => self.pull_image(remote, &image, &mut progress)?,
             Shape::Tree(tree) => {
                 let (pool, place) = (self.pool_of(volume)?, self.place(volume, to));

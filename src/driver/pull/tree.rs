@@ -12,7 +12,7 @@ use crate::backend::{Place, expect_all_within};
 use crate::driver::copies::progress::Progress;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
-use crate::kernel::{TreeWriter, is_errno};
+use crate::kernel::{Reuse, TreeWriter, is_errno};
 use crate::model::pull::{Piece, Placed, SourceHandle, Zeros};
 use crate::model::tree::{Basis, Entry, Item, Kind, Position};
 use crate::model::with_margin;
@@ -23,6 +23,8 @@ pub(in crate::driver) struct Earlier<'a> {
     pub(in crate::driver) cut: &'a SourceHandle,
     /// All of its data, here.
     pub(in crate::driver) path: &'a Path,
+    /// What becomes of its files.
+    pub(in crate::driver) reuse: Reuse,
 }
 
 /// The tree that is made.
@@ -64,6 +66,8 @@ struct Tree<'a> {
     allowed: Allowed<'a>,
     /// Whether there is an earlier tree.
     has_earlier: bool,
+    /// Its files are changed in place.
+    in_place: bool,
     /// A file of the earlier tree is not what it is taken for.
     is_damaged: bool,
 }
@@ -115,7 +119,8 @@ impl Driver {
         progress: &mut Progress,
     ) -> Result<Counted> {
         let making = || format!("make {}", path.display());
-        let writer = self.os.trees.write(path, earlier.map(|earlier| earlier.path)).doing(making)?;
+        let writer =
+            self.os.trees.write(path, earlier.map(|earlier| (earlier.path, earlier.reuse))).doing(making)?;
         let mut tree = Tree {
             path,
             writer,
@@ -127,6 +132,7 @@ impl Driver {
             room: Room::begin(self, pool, reserved)?,
             allowed: Allowed::begin(place, earlier.is_some())?,
             has_earlier: earlier.is_some(),
+            in_place: earlier.is_some_and(|earlier| earlier.reuse == Reuse::InPlace),
             is_damaged: false,
         };
         let cut = earlier.map(|earlier| earlier.cut);
@@ -192,7 +198,8 @@ impl Tree<'_> {
                 entry.number
             )));
         }
-        let unshared = if entry.basis == Basis::Content { self.room.take_copy(size)? } else { 0 };
+        let is_copied = entry.basis == Basis::Content && !self.in_place;
+        let unshared = if is_copied { self.room.take_copy(size)? } else { 0 };
         self.room.take(cost(&entry))?;
         self.allowed.entry(most(&entry).saturating_add(unshared))?;
         let copied = self.writer.copied_bytes();

@@ -7,7 +7,7 @@ use crate::model::{AccessType, Capability, MountFlags, Volume, VolumeParameters}
 
 /// Refuses a capability that the volume does not have, with the error that `refuse` makes of the reason.
 pub(crate) fn capability(volume: &Volume, wanted: &Capability, refuse: fn(String) -> Error) -> Result<()> {
-    match unsupported(&volume.content, &volume.parameters, wanted) {
+    match unsupported(&volume.content, &volume.parameters, &as_converted(volume, wanted)) {
         Some(reason) => Err(refuse(format!("volume {}: {reason}", volume.id))),
         None => Ok(()),
     }
@@ -15,12 +15,13 @@ pub(crate) fn capability(volume: &Volume, wanted: &Capability, refuse: fn(String
 
 /// Refuses a `volume_context` that is not the volume's. Keys that are not ours were added on the way (the
 /// provisioner's identity, kubelet's pod info) and mean nothing to us. A volume that has moved may be in another pool than the one that
-/// its PersistentVolume keeps.
+/// its PersistentVolume keeps, and may have another backend.
 ///
 /// # Errors
 /// INVALID_ARGUMENT naming the key.
 pub(crate) fn context(volume: &Volume, sent: &Context) -> Result<()> {
-    let may_differ = |key: &str| key == "pool" && volume.generation > 0;
+    let may_differ =
+        |key: &str| key == "pool" && volume.generation > 0 || key == "backend" && volume.converted;
     let wrong =
         |(key, value): &(String, String)| !may_differ(key) && sent.get(key).is_some_and(|sent| sent != value);
     match volume.context().into_iter().find(wrong) {
@@ -77,6 +78,17 @@ pub(crate) fn has_generation(volume: &Volume, generation: u64, node_id: &str) ->
             "node {node_id:?} has generation {} of volume {}, not {generation}",
             volume.generation, volume.id
         ))),
+    }
+}
+
+/// Returns a capability as it means a volume: one that a move has converted has another filesystem than its PersistentVolume says.
+pub(crate) fn as_converted(volume: &Volume, wanted: &Capability) -> Capability {
+    match &wanted.access {
+        AccessType::Mount { flags, .. } if volume.converted => Capability {
+            access: AccessType::Mount { fs_type: None, flags: flags.clone() },
+            mode: wanted.mode,
+        },
+        _ => wanted.clone(),
     }
 }
 

@@ -31,6 +31,7 @@ pub fn create_volume(request: csi::CreateVolumeRequest) -> Result<CreateVolume> 
         way: None,
         reservation: None,
         as_copy: false,
+        convert: false,
         generation: None,
         claim: Metadata(&request.parameters).claim(),
     })

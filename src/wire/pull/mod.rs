@@ -27,7 +27,7 @@ use peer::pull_blocks_response::Message;
 pub struct Malformed(pub String);
 
 pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceRequest {
-    let OpenSource { source, target, consistency, began, keep } = request;
+    let OpenSource { source, target, consistency, began, keep, by_file } = request;
     peer::OpenSourceRequest {
         source: Some(match source {
             VolumeSource::Snapshot(id) => Source::SnapshotId(id.to_string()),
@@ -35,6 +35,7 @@ pub fn encode_open(request: &OpenSource, permit: &Permit) -> peer::OpenSourceReq
         }),
         target_volume_id: target.to_string(),
         no_freeze: !consistency.freeze,
+        by_file: *by_file,
         freeze_timeout_ms: consistency.freeze_timeout_ms,
         permit: permit.as_bytes().to_vec(),
         began_ns: began.as_nanos(),
@@ -89,7 +90,7 @@ pub fn open_source(request: peer::OpenSourceRequest) -> Result<OpenSource> {
             group: group_of(&moves.group_id)?,
         },
     };
-    Ok(OpenSource { source, target, consistency, began, keep })
+    Ok(OpenSource { source, target, consistency, began, keep, by_file: request.by_file })
 }
 
 fn group_of(id: &str) -> Result<Option<GroupSnapshotId>> {

@@ -23,7 +23,7 @@ fn an_order_arrives_as_it_was_sent() {
             let cut = SourceHandle { id: snapshot(), created: Timestamp::from_nanos(9) };
             for keep in [Keep::Nothing, Keep::First, Keep::After(cut.clone()), Keep::Made(cut)] {
                 let (source, target) = (source.clone(), volume("new"));
-                let order = OpenSource { source, target, consistency, began, keep };
+                let order = OpenSource { source, target, consistency, began, keep, by_file: !freeze };
                 let sent = encode_open(&order, &Permit::new(b"a permit".to_vec()).expect("a short one"));
                 assert_eq!(sent.permit, b"a permit");
                 assert_eq!(open_source(sent).expect("an order"), order);

@@ -2,6 +2,7 @@
 
 mod answers;
 mod breaks;
+mod converts;
 pub mod copied;
 mod ended_updates;
 mod ends;

@@ -38,10 +38,7 @@ fn an_image_that_a_move_needs_is_left_alone() {
         generation: 1,
     };
     let changes: [(&str, Change); 3] = [
-        (
-            "it is a copy for a move",
-            Box::new(|it| it.copy_of = Some(CopyOf { cut, next: None, staged_bytes: None })),
-        ),
+        ("it is a copy for a move", Box::new(|it| it.copy_of = Some(CopyOf::at(cut, None)))),
         ("its data move to node", Box::new(|it| it.moved_to = Some("node-b".to_owned()))),
         (
             "which has moved to node node-b",

@@ -3,6 +3,7 @@
 //! Volumes are made, written and read through processes; the pull itself runs between two drivers in this process,
 //! whose connections count what is sent.
 
+mod converts;
 mod fences;
 mod moved_snapshots;
 mod streams;

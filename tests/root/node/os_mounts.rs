@@ -18,6 +18,13 @@ fn mounts_keep_their_contract() {
     crate::contract::stacked(&os, &dir);
 }
 
+/// What only one process sees, and what is made of the trees in images.
+#[test]
+fn mounts_apart_keep_their_contract() {
+    let (os, _temp, dir) = setup();
+    crate::contract::apart(&os, &dir);
+}
+
 fn propagated_with(missing: &[i64]) {
     let (os, _temp, dir) = setup();
     let mount = |words: &[&str], path: &Path| {

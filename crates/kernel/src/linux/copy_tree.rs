@@ -17,6 +17,7 @@ mod attributes;
 mod basis;
 mod content;
 mod levels;
+mod lift;
 mod links;
 mod memory;
 mod read;
@@ -44,6 +45,7 @@ use super::trees::split;
 use super::walk::{open_below, open_to_read};
 use super::{at, id_of, kind_bits};
 
+pub(super) use lift::lift;
 pub(super) use read::read_tree;
 pub(super) use write::Writer;
 

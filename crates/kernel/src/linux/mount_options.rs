@@ -2,11 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use nix::errno::Errno;
-use rustix::mount::{FsOpenFlags, fsconfig_set_flag, fsconfig_set_string, fsopen};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen,
+};
 
 use super::super::is_errno;
+use super::errno;
 use hostloop_model::{FsType, OptionName};
 
 /// A word that no filesystem has. A kernel that takes it only collects the words: ext4 before Linux 5.17, btrfs before 6.8.
@@ -43,6 +48,28 @@ fn has_selinux() -> bool {
     // If the table cannot be read, the kernel gets the label and decides.
     std::fs::read_to_string("/proc/filesystems")
         .map_or(true, |all| all.lines().any(|line| line.split_whitespace().last() == Some("selinuxfs")))
+}
+
+/// Mounts a filesystem where only the holder of the descriptor gets to.
+///
+/// # Errors
+/// Those of fsopen(2), fsconfig(2) and fsmount(2).
+pub(super) fn mount_apart(device: &Path, fs_type: FsType, read_only: bool) -> nix::Result<OwnedFd> {
+    let context = fsopen(fs_type.as_str(), FsOpenFlags::FSOPEN_CLOEXEC).map_err(errno)?;
+    fsconfig_set_string(context.as_fd(), "source", device).map_err(errno)?;
+    if read_only {
+        fsconfig_set_flag(context.as_fd(), "ro").map_err(errno)?;
+    }
+    if fs_type == FsType::Xfs {
+        // A copy has the UUID of its source, which may be mounted.
+        fsconfig_set_flag(context.as_fd(), "nouuid").map_err(errno)?;
+    }
+    fsconfig_create(context.as_fd()).map_err(errno)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC
+        | MountAttrFlags::MOUNT_ATTR_NOATIME;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(errno)
 }
 
 fn open(fs_type: FsType) -> Option<OwnedFd> {

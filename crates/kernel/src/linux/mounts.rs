@@ -269,6 +269,12 @@ impl Mounts for LinuxMounts {
             .map_err(at(&format!("mount {} on {} at", fs_type, device.display()), target))
     }
 
+    fn mount_apart(&self, device: &Path, fs_type: FsType, read_only: bool) -> io::Result<Pinned> {
+        let operation = format!("mount {fs_type} apart from");
+        let fd = mount_options::mount_apart(device, fs_type, read_only).map_err(at(&operation, device))?;
+        Ok(Pinned::new(name_of(&fd).join("."), Box::new(fd)))
+    }
+
     fn bind(&self, source: &Path, target: &Path, flags: &MountFlags) -> io::Result<()> {
         let from = pin(source, OFlag::empty()).map_err(at("open", source))?;
         let to = pin(target, OFlag::empty()).map_err(at("open", target))?;

@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, OFlag, open, readlink};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::super::{FileId, TreeWriter, Trees, Usage};
+use super::super::{Base, FileId, Reuse, TreeWriter, Trees, Usage};
 use super::find::find;
 use super::fingerprint::fingerprint;
 use super::walk::{Visit, open_directory, walk};
@@ -37,15 +37,19 @@ impl Trees for LinuxTrees {
     fn read(
         &self,
         source: &Path,
-        base: Option<&Path>,
+        base: Option<Base<'_>>,
         from: Position,
         emit: &mut dyn FnMut(Item) -> bool,
     ) -> io::Result<u64> {
         copy_tree::read_tree(source, base, from, emit)
     }
 
-    fn write(&self, target: &Path, base: Option<&Path>) -> io::Result<Box<dyn TreeWriter>> {
+    fn write(&self, target: &Path, base: Option<(&Path, Reuse)>) -> io::Result<Box<dyn TreeWriter>> {
         Ok(Box::new(copy_tree::Writer::new(target, base)?))
+    }
+
+    fn lift(&self, directory: &Path) -> io::Result<()> {
+        copy_tree::lift(directory)
     }
 
     fn usage(&self, directory: &Path) -> io::Result<Usage> {

@@ -1,6 +1,7 @@
 //! What the traits of `kernel` promise, asserted through the traits alone, so that the real kernel and the fake one
 //! are held to the same words. `dir` is an empty directory of the given `Os`, on a filesystem with room.
 
+mod apart;
 mod copies;
 mod copy_tree;
 mod cruel;
@@ -25,6 +26,7 @@ use hostloop::kernel::{AttachOptions, LoopDevice, MakeOptions, OpenLoop, Os, err
 use hostloop::model::{FsType, MountFlags};
 use nix::errno::Errno;
 
+pub use apart::apart;
 pub use copies::copies;
 pub use copy_tree::copy_tree;
 pub use cruel::{failed_sync, let_go_late, working_program};

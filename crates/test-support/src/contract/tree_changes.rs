@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use hostloop::kernel::Os;
+use hostloop::kernel::{Base, Os, Reuse};
 use hostloop::model::pull::Piece;
 use hostloop::model::tree::{Attributes, Basis, Entry, FileTime, Item, Kind, Position};
 use nix::errno::Errno;
 
+use super::apart::bring_in_place;
 use super::tree_stream::{put, read};
 use super::{MIB, directory, errno, image};
 
@@ -17,6 +18,7 @@ const BLOCK: u64 = 4096;
 pub fn tree_changes(os: &Os, dir: &Path) {
     for seed in 1..=12 {
         random(os, &directory(os, dir.join(format!("random-{seed}"))), seed);
+        in_place(os, &directory(os, dir.join(format!("in-place-{seed}"))), seed);
     }
     nothing_changed(os, &directory(os, dir.join("unchanged")));
     one_block(os, &directory(os, dir.join("one block")));
@@ -216,7 +218,7 @@ fn bring(
     (earlier, target): (&Path, &Path),
     most: usize,
 ) -> Vec<Item> {
-    let mut writer = os.trees.write(target, Some(earlier)).expect("make the top");
+    let mut writer = os.trees.write(target, Some((earlier, Reuse::Share))).expect("make the top");
     let (mut at, mut sent, mut whole) = (Position::default(), Vec::new(), false);
     while !whole {
         let mut items = Vec::new();
@@ -226,7 +228,7 @@ fn bring(
             }
             items.len() < most
         };
-        os.trees.read(later, Some(base), at, take).expect("read");
+        os.trees.read(later, Some(Base::beside(base)), at, take).expect("read");
         whole = items.len() < most;
         for item in items {
             put(&mut *writer, &item).expect("write");
@@ -293,6 +295,31 @@ fn random(os: &Os, dir: &Path, seed: u64) {
         let (is, wanted) = (seen(os, &target), seen(os, &later));
         let differs = is.iter().zip(&wanted).find(|(is, wanted)| is != wanted);
         assert!(is == wanted, "seed {seed}, round {round}, {} of {}: {differs:?}", is.len(), wanted.len());
+        (base, copy) = (later, target);
+    }
+}
+
+/// A round that changes the earlier tree in place, and that is cut off anywhere, gives the later tree all the same.
+fn in_place(os: &Os, dir: &Path, seed: u64) {
+    let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut tree = Tree::random(&mut chance);
+    let mut base = tree.make(os, dir.join("base"));
+    let mut copy = tree.make(os, dir.join("copy"));
+    for round in 0..4 {
+        tree.change(&mut chance);
+        let (later, target) =
+            (tree.make(os, dir.join(format!("later-{round}"))), dir.join(format!("copy-{round}")));
+        let mut items = Vec::new();
+        let take = &mut |item| {
+            items.push(item);
+            true
+        };
+        os.trees.read(&later, Some(Base::beside(&base)), Position::default(), take).expect("read");
+        bring_in_place(os, &items, &copy, &target, chance.below(items.len() as u64 + 1) as usize);
+        for gone in [&base, &copy] {
+            os.trees.remove(gone).expect("remove");
+        }
+        assert_eq!(seen(os, &target), seen(os, &later), "seed {seed}, round {round}");
         (base, copy) = (later, target);
     }
 }
@@ -396,7 +423,7 @@ fn not_there(os: &Os, dir: &Path) {
     let mut items = other.items();
     let mut refused = |name: &str, basis| {
         let target = dir.join("target");
-        let mut writer = os.trees.write(&target, Some(&base)).expect("make the top");
+        let mut writer = os.trees.write(&target, Some((&base, Reuse::Share))).expect("make the top");
         let Item::Entry(entry) = &mut items[1] else { unreachable!("a file") };
         (entry.name, entry.basis) = (name.as_bytes().to_vec(), basis);
         put(&mut *writer, &items[0]).expect("the top");

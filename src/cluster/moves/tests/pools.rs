@@ -172,27 +172,97 @@ async fn a_volume_that_stays_on_its_node_may_move_there() {
     assert_eq!(pool(&world), "fast", "{:?}", world.asked());
 }
 
+/// Creates a StorageClass of the driver.
+fn create_class(world: &World, name: &str, parameters: &Value) {
+    let class =
+        json!({"metadata": {"name": name}, "provisioner": "hostloop.csi.dev", "parameters": parameters});
+    world.server.with(|k| k.create(key("storageclasses", "", name), class));
+}
+
+fn to_class(pool: &str, class: &str) -> Value {
+    json!({"when": "Now", "target": {"node": "n1", "pool": pool, "storageClass": class}})
+}
+
+/// The class that is written on the PersistentVolume.
+fn class_of(world: &World) -> Value {
+    let volume = world.server.with(|k| k.get("persistentvolumes", "pvc-1")).expect("a volume");
+    volume["metadata"]["annotations"]["hostloop.csi.dev/storage-class"].clone()
+}
+
+/// The PersistentVolume cannot name another class. The next move asks for no class, and the volume keeps what it has.
 #[tokio::test(start_paused = true)]
-async fn a_class_of_another_kind_is_refused() {
-    for (parameters, why) in [
-        (
-            json!({"backend": "directory"}),
-            "the volume has backend loop, and StorageClass other asks for directory",
-        ),
-        (
-            json!({"csi.storage.k8s.io/fstype": "ext4"}),
-            "has filesystem xfs, and StorageClass other asks for ext4",
-        ),
-    ] {
+async fn a_volume_keeps_what_another_class_has_made_of_it() {
+    for (parameters, fs_type) in
+        [(json!({"backend": "directory"}), ""), (json!({"csi.storage.k8s.io/fstype": "ext4"}), "ext4")]
+    {
         let mut world = world().await;
-        let class = json!({"metadata": {"name": "other"}, "provisioner": "hostloop.csi.dev", "parameters": parameters});
-        world.server.with(|k| k.create(key("storageclasses", "", "other"), class));
-        world.ask(json!({"when": "Now", "target": {"node": "n1", "pool": "fast", "storageClass": "other"}}));
-        world.ticks(5).await;
-        let (phase, message) = world.asked();
-        assert!(phase == Some(MovePhase::Refused) && message.contains(why), "{message}");
-        is_settled(&world, why);
+        create_class(&world, "other", &parameters);
+        // Another backend is another place: the pool can be the same.
+        world.ask(to_class("default", "other"));
+        until_done(&mut world).await;
+        world.is_settled("n1", "it was converted");
+        assert_eq!(class_of(&world), "other");
+        cancel(&world);
+        world.ask(to_pool("fast"));
+        until_done(&mut world).await;
+        world.is_settled("n1", "it has moved");
+        assert_eq!((pool(&world).as_str(), class_of(&world)), ("fast", json!("other")));
+        let made = world.nodes.lock().made.clone();
+        assert_eq!(made.len(), 2, "{made:?}");
+        for copy in made {
+            assert!(copy.convert, "{copy:?}");
+            assert_eq!(copy.access.fs_type, fs_type);
+            assert_eq!(
+                copy.parameters.get("backend").cloned(),
+                parameters["backend"].as_str().map(str::to_owned)
+            );
+        }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_fails_a_volume_gets_its_class() {
+    for (fault, number) in (0..60).flat_map(|n| [(Fault::Lost, n), (Fault::AnswerLost, n)]) {
+        let mut world = world().await;
+        create_class(&world, "other", &json!({"backend": "directory"}));
+        world.server.fail(world.server.calls().len() + number, fault);
+        world.ask(to_class("fast", "other"));
+        for _ in 0..LONG {
+            world.tick().await;
+            world.restart();
+        }
+        let which = format!("{number} {fault:?}: {:?}", world.phase());
+        world.is_settled("n1", &which);
+        assert_eq!((pool(&world).as_str(), class_of(&world)), ("fast", json!("other")), "{which}");
+    }
+}
+
+/// A move that is given up converts nothing.
+#[tokio::test(start_paused = true)]
+async fn a_move_that_is_cancelled_writes_no_class() {
+    let mut world = world().await;
+    create_class(&world, "other", &json!({"backend": "directory"}));
+    world.ask(json!({"target": {"node": "n1", "pool": "fast", "storageClass": "other"}}));
+    world.ticks(20).await;
+    cancel(&world);
+    world.ticks(LONG).await;
+    is_settled(&world, "it was cancelled");
+    assert_eq!((pool(&world).as_str(), class_of(&world)), ("default", Value::Null));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raw_block_volume_becomes_no_directory() {
+    let mut world = world().await;
+    create_class(&world, "other", &json!({"backend": "directory"}));
+    world.server.with(|k| {
+        k.change("persistentvolumes", "pvc-1", |volume| volume["spec"]["volumeMode"] = json!("Block"));
+    });
+    world.ticks(2).await;
+    world.ask(to_class("fast", "other"));
+    world.ticks(5).await;
+    let (phase, message) = world.asked();
+    let why = "asks for a directory, which has no blocks";
+    assert!(phase == Some(MovePhase::Refused) && message.contains(why), "{message}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,7 +288,8 @@ async fn a_copy_gets_the_parameters_of_a_class() {
     world.server.with(|k| k.create(key("storageclasses", "", "thick"), class));
     world.ask(json!({"when": "Now", "target": {"node": "n1", "pool": "fast", "storageClass": "thick"}}));
     until_done(&mut world).await;
-    is_settled(&world, "it has moved");
+    world.is_settled("n1", "it has moved");
+    assert_eq!(class_of(&world), "thick");
     let made = world.nodes.lock().made.last().cloned().expect("a copy");
     assert_eq!(made.parameters.get("provisioning").map(String::as_str), Some("thick"));
     assert_eq!(made.parameters.get("pool").map(String::as_str), Some("fast"));

@@ -5,6 +5,9 @@ mod open_source;
 mod pull_blocks;
 mod pull_changes;
 mod pull_tree;
+mod tops;
+
+pub(crate) use tops::Mounted;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use crate::driver::locks::Mode;
 use crate::driver::{Driver, not_found};
 use crate::error::{Error, Result};
 use crate::model::pull::{Keep, OpenSource, SourceDescription, SourceHandle};
-use crate::model::{Snapshot, SnapshotId, Timestamp, VolumeId, VolumeSource};
+use crate::model::{Consistency, Content, Snapshot, SnapshotId, Timestamp, VolumeId, VolumeSource};
 
 impl Driver {
     /// Returns what a source is that another node makes a volume from. A snapshot is read as it is. A volume is cut at one
@@ -74,7 +74,7 @@ impl Driver {
         (source, order): (&VolumeId, Option<u64>),
         id: SnapshotId,
     ) -> Result<SourceDescription> {
-        let OpenSource { target, consistency, began, .. } = request;
+        let OpenSource { target, began, .. } = request;
         let _guard = self.lock_all([((&id).into(), Mode::Exclusive), (source.into(), Mode::Shared)])?;
         // A call that ran at the same time was faster.
         if let Some(cut) = self.usable_cut(&id, *began) {
@@ -97,9 +97,13 @@ impl Driver {
             Keep::Nothing | Keep::Moves { .. } => Purpose::Pull(target.clone()),
             Keep::First | Keep::After(_) | Keep::Made(_) => Purpose::Copy(target.clone()),
         };
+        let consistency = match request.by_file {
+            true => Consistency { freeze: volume.content != Content::Directory, ..request.consistency },
+            false => request.consistency,
+        };
         let draft = self.draft(volume, id, name, purpose)?;
         self.cuts.begin(&draft.snapshot.id, *began);
-        let made = self.member(&draft, None).and_then(|member| self.cut(&[member], *consistency));
+        let made = self.member(&draft, None).and_then(|member| self.cut(&[member], consistency));
         let made = made.and_then(|created| self.complete(&draft.snapshot, created));
         let made = made.and_then(|cut| self.describe_source(&cut));
         made.inspect(|description| self.cuts.touch(&description.handle.id)).map_err(|cause| {

@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
-use crate::kernel::errno_error;
+use crate::kernel::{Runs, errno_error};
 use crate::model::pull::{Blocks, Piece, Placed, SourceHandle};
 
 impl Driver {
@@ -24,9 +24,10 @@ impl Driver {
         let image = self.snapshot_paths(&snapshot)?.image().ok_or_else(no_blocks)?;
         let reading = || format!("read {}", image.display());
         let urgency = self.urgency_of(&snapshot);
-        let (mut at, mut sent_bytes, mut after) = (offset, 0, offset);
-        while let Some((start, end)) = self.os.images.next_data(&image, at).doing(reading)? {
-            at = start;
+        let (mut sent_bytes, mut after) = (0, offset);
+        let mut runs = Runs::new(offset, |at| self.os.images.next_data(&image, at).doing(reading));
+        while let Some((start, end)) = runs.next_run()? {
+            let mut at = start;
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(Piece::MOST).min(Piece::MOST);
                 let data = self.os.images.read_at(&image, at, want).doing(reading)?;

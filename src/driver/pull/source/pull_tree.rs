@@ -1,12 +1,11 @@
 //! PullTree of the protocol between nodes.
 
 use super::{Heard, expect_two_cuts};
-use crate::backend::Shape;
 use crate::driver::Driver;
 use crate::error::{Error, OsContext, Result};
+use crate::model::format_two;
 use crate::model::pull::{Placed, SourceHandle};
-use crate::model::tree::{Attributes, Entry, Item, Position};
-use crate::model::{Snapshot, format_two};
+use crate::model::tree::{Attributes, Basis, Entry, Item, Kind, Position};
 
 impl Driver {
     /// Reads the tree of an opened source from a position on, entry by entry, and tells the end; with `base`, an earlier cut
@@ -28,16 +27,11 @@ impl Driver {
         if let Some((_, earlier)) = &earlier {
             expect_two_cuts(earlier, &snapshot)?;
         }
-        let tree_of = |snapshot: &Snapshot| match self.snapshot_paths(snapshot)?.shape() {
-            Shape::Tree(tree) => Ok(tree),
-            Shape::Blocks(_) => Err(Error::Invalid(format!("source {} is not a directory", snapshot.id))),
-        };
-        let tree = tree_of(&snapshot)?;
-        let base_tree = earlier.as_ref().map(|(_, earlier)| tree_of(earlier)).transpose()?;
+        let compared = self.compared(&snapshot, earlier.as_ref().map(|(_, earlier)| &**earlier))?;
         let urgency = self.urgency_of(&snapshot);
         let (mut sent_bytes, mut listening, mut at, mut heard) = (0, true, from, Heard::now());
         let mut refused = None;
-        let entries = self.os.trees.read(&tree, base_tree.as_deref(), from, &mut |item| {
+        let mut take = |item| {
             if let Item::Data(piece) = &item {
                 sent_bytes += piece.data.len() as u64;
                 self.stream_rate.spend(piece.data.len() as u64, urgency);
@@ -58,18 +52,35 @@ impl Driver {
             at = after.behind(&item);
             listening = emit(Placed { after, message: item });
             listening
-        });
-        let entries = entries.doing(|| format!("read {}", tree.display()))?;
+        };
+        let entries = match compared.top.path() {
+            Some(tree) => {
+                let entries = self.os.trees.read(tree, compared.base(), from, &mut take);
+                entries.doing(|| format!("read {}", tree.display()))?
+            }
+            None => empty_tree(from, &mut take),
+        };
         if let Some(error) = refused {
             return Err(error);
         }
         // Whoever has read the end may close the source.
+        drop(compared);
         drop((guard, earlier));
         if listening {
             emit(Placed { after: at, message: Item::End { entries, sent_bytes } });
         }
         Ok(())
     }
+}
+
+/// Reads the tree that a filesystem has which was never made. Returns how many entries there are.
+fn empty_tree(from: Position, take: &mut dyn FnMut(Item) -> bool) -> u64 {
+    let attributes = Attributes { mode: 0o755, ..Attributes::default() };
+    let (kind, name, linked, basis) = (Kind::Directory, Vec::new(), false, Basis::Nothing);
+    if from.entry == 0 {
+        take(Item::Entry(Entry { number: 0, parent: 0, name, kind, linked, attributes, basis }));
+    }
+    1
 }
 
 fn too_many_attributes(entry: &Entry) -> Error {

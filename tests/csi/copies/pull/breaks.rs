@@ -137,6 +137,7 @@ fn a_retry_takes_the_cut_that_was_made_for_it() {
     let target = VolumeId::of_name(&NodeKey::of(TARGET), "pulled");
     let open = |began: u64| {
         let request = OpenSource {
+            by_file: false,
             source: source.clone(),
             target: target.clone(),
             consistency: Consistency::default(),

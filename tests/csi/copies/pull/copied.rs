@@ -155,8 +155,19 @@ impl Copied {
 
 /// CreateVolume as a controller forwards it that wants a copy.
 pub fn made(pair: &Pair, request: &csi::CreateVolumeRequest) -> Result<csi::Volume, Status> {
+    made_with(pair, request, &[COPY])
+}
+
+/// The same with these words for the node.
+pub fn made_with(
+    pair: &Pair,
+    request: &csi::CreateVolumeRequest,
+    headers: &[&'static str],
+) -> Result<csi::Volume, Status> {
     let mut order: Request<_> = pair.order(request.clone(), SOURCE);
-    order.metadata_mut().insert(COPY, "1".parse().expect("a header"));
+    for header in headers {
+        order.metadata_mut().insert(*header, "1".parse().expect("a header"));
+    }
     let answer = pair.runtime.block_on(pair.target.controller.send(order))?;
     Ok(answer.volume.expect("a volume"))
 }

@@ -222,6 +222,7 @@ impl Target {
             }),
             reservation: None,
             as_copy: false,
+            convert: false,
             generation: None,
             claim: None,
         }

@@ -94,6 +94,7 @@ fn target() -> VolumeId {
 
 fn open(source: VolumeSource) -> OpenSource {
     OpenSource {
+        by_file: false,
         source,
         target: target(),
         consistency: Consistency::default(),

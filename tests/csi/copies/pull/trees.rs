@@ -31,20 +31,24 @@ fn of(parameters: &[(&str, &str)], prepare: fn(&FakeKernel)) -> Copied {
     let request =
         csi::CreateVolumeRequest { capacity_range: range(16 * MIB, 0), ..create_with("source", parameters) };
     let (vol, top) = rig.in_use(request.clone());
-    let kernel = rig.kernel.clone();
+    fill(&rig.kernel, &top);
+    let pair = Pair::with_patience(rig, Duration::from_millis(50));
+    prepare(&pair.target.kernel);
+    Copied::between(pair, (vol, top), request.parameters)
+}
+
+/// Makes a tree with something of everything.
+pub fn fill(kernel: &FakeKernel, top: &str) {
     kernel.create_directories(format!("{top}/a/b"));
     kernel.write_file(format!("{top}/large"), &pattern(1 << 20, 1)).expect("write");
     kernel.write_file(format!("{top}/same"), &pattern(8192, 2)).expect("write");
     kernel.write_file(format!("{top}/a/file"), b"text").expect("write");
     kernel.link(format!("{top}/a/file"), format!("{top}/a/b/name")).expect("link");
     kernel.symlink("../large", format!("{top}/a/symlink"));
-    let pair = Pair::with_patience(rig, Duration::from_millis(50));
-    prepare(&pair.target.kernel);
-    Copied::between(pair, (vol, top), request.parameters)
 }
 
 /// What a pod changes, so that each round has something of everything.
-fn change(copied: &Copied, seed: u64) {
+pub fn change(copied: &Copied, seed: u64) {
     let (kernel, top) = (&copied.pair.source.kernel, &copied.top);
     kernel.write(format!("{top}/large"), 8192, &pattern(4096, seed)).expect("write");
     kernel.write(format!("{top}/large"), 65536, &[0; 8192]).expect("write");
@@ -64,13 +68,17 @@ fn directory_of(kernel: &FakeKernel, vol: &Vol) -> String {
     places.find(|path| kernel.exists(path)).expect("its directory")
 }
 
-/// A tree as its reader sees it: names, kinds, modes, bytes, and which names are the same file.
+/// The tree of a directory volume.
 fn seen(kernel: &FakeKernel, vol: &Vol) -> Vec<String> {
-    let top = format!("{}/data", directory_of(kernel, vol));
+    seen_at(kernel, &format!("{}/data", directory_of(kernel, vol)))
+}
+
+/// A tree as its reader sees it: names, kinds, modes, bytes, and which names are the same file.
+pub fn seen_at(kernel: &FakeKernel, top: &str) -> Vec<String> {
     let mut first = BTreeMap::new();
     let describe = |path: String| {
         let stat = kernel.stat(&path).expect("it is listed");
-        let name = path.strip_prefix(&top).expect("below").to_owned();
+        let name = path.strip_prefix(top).expect("below").to_owned();
         let crc = match stat.kind {
             FileKind::File => crc32fast::hash(&kernel.read(&path, 0, stat.size as usize).expect("read")),
             _ => 0,
@@ -79,7 +87,7 @@ fn seen(kernel: &FakeKernel, vol: &Vol) -> Vec<String> {
         let size = if stat.kind == FileKind::File { stat.size } else { 0 };
         format!("{name} {:?} {size} {:?} {crc} {same}", stat.kind, kernel.mode(&path))
     };
-    kernel.tree(&top).into_iter().map(describe).collect()
+    kernel.tree(top).into_iter().map(describe).collect()
 }
 
 impl Copied {

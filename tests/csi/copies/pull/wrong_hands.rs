@@ -72,6 +72,7 @@ fn way() -> Way {
 fn open(network: &Network, here: Handle) -> JoinHandle<Result<Arc<dyn RemoteSource>>> {
     let pull = Pull::new(network.connector(), here.clone());
     let request = OpenSource {
+        by_file: false,
         source: VolumeSource::Volume(source()),
         target: VolumeId::of_name(&NodeKey::of(TARGET), "pulled"),
         consistency: Consistency::default(),

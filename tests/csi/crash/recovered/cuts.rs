@@ -9,6 +9,7 @@ use super::*;
 
 fn open(id: &str) -> OpenSource {
     OpenSource {
+        by_file: false,
         source: VolumeSource::Volume(id.parse().expect("an id")),
         target: VolumeId::of_name(&NodeKey::of("node-b"), "pulled"),
         consistency: Consistency::default(),

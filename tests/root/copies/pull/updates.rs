@@ -26,7 +26,7 @@ fn node(fs_type: &str, limited: bool) -> World {
 }
 
 /// Something of everything that a pod can do with files.
-fn change(top: &Path, round: u64) {
+pub fn change(top: &Path, round: u64) {
     let at = |name: &str| top.join(name);
     write_at(&at("large"), round << 20, &pattern(round, 8192)).expect("write");
     write_at(&at("large"), 30 << 20, &[0; 16384]).expect("write");
@@ -53,15 +53,19 @@ fn change(top: &Path, round: u64) {
 }
 
 /// A volume on one node, and its copy on the other one.
-struct Copied<'a> {
+pub struct Copied<'a> {
     nodes: &'a Nodes,
     peer: PeerClient<tonic::transport::Channel>,
     request: csi::CreateVolumeRequest,
     copy: String,
 }
 
-impl Copied<'_> {
-    fn update(&mut self) -> UpdateCopyResponse {
+impl<'a> Copied<'a> {
+    pub fn new(nodes: &'a Nodes, request: csi::CreateVolumeRequest, copy: String) -> Self {
+        Copied { nodes, peer: PeerClient::new(nodes.channel()), request, copy }
+    }
+
+    pub fn update(&mut self) -> UpdateCopyResponse {
         let order = UpdateCopyRequest {
             volume_id: self.copy.clone(),
             source_node_id: self.nodes.source.settings().node_id.clone(),
@@ -72,7 +76,7 @@ impl Copied<'_> {
         self.nodes.runtime.block_on(self.peer.update_copy(order)).expect("UpdateCopy").into_inner()
     }
 
-    fn complete(&mut self) {
+    pub fn complete(&mut self) {
         let request = CompleteCopyRequest { volume_id: self.copy.clone(), ..Default::default() };
         self.nodes.runtime.block_on(self.peer.complete_copy(request)).expect("CompleteCopy");
     }
@@ -99,8 +103,7 @@ fn is_followed(from: (&str, bool), to: (&str, bool)) {
         order.metadata_mut().insert(COPY, "1".parse().expect("a header"));
         let copy = nodes.create(order).volume_id;
         let directory = target.volume_directory(&copy);
-        let mut copied =
-            Copied { nodes, peer: PeerClient::new(nodes.channel()), request, copy: copy.clone() };
+        let mut copied = Copied::new(nodes, request, copy.clone());
         assert_equal(&first, &top, &directory.join("data"));
         for round in 1..=3 {
             change(&top, round);

@@ -189,6 +189,17 @@ impl Attributes {
         }
     }
 
+    /// Removes the extended attributes that were read of a file, so that it can get others.
+    pub(super) fn remove_extended(&self, target: &OwnedFd) -> Result<(), Fault> {
+        let path = path_of(target);
+        self.extended.iter().try_for_each(|(name, _)| {
+            match removexattr(path.as_str(), name.as_c_str()).map_err(errno) {
+                Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+                Err(error) => Err(call("remove the extended attributes of")(error)),
+            }
+        })
+    }
+
     /// Gives a new regular file the flag that can be set only as long as it is empty: a file of btrfs whose blocks
     /// are overwritten in place. Blocks can be shared only among files that agree in it.
     pub(super) fn prepare(&self, target: &OwnedFd) {

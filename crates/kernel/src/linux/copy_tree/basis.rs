@@ -1,6 +1,7 @@
 //! What a file has of the one with the same path in an earlier tree: see [`Basis`].
 
 use std::ffi::CStr;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
@@ -9,7 +10,7 @@ use nix::sys::stat::{Mode, fstat};
 use nix::sys::uio::pread;
 use nix::unistd::linkat;
 
-use super::super::super::{Change, Extent, Side, Sides, each_sent};
+use super::super::super::{Change, Disks, Extent, Reuse, Side, Sides, each_sent};
 use super::super::copy::extents_of;
 use super::super::kind_bits;
 use super::super::open::{offset as signed, uninterrupted};
@@ -21,8 +22,9 @@ use super::{open_source, path_of};
 use hostloop_model::tree::{Basis, Item};
 
 /// A regular file of the earlier tree, open.
-pub(super) struct Earlier {
+pub(super) struct Earlier<'a> {
     file: OwnedFd,
+    disks: Disks<'a>,
     size: u64,
     attributes: Attributes,
     /// It has one name: so it can become the later file, which would else be the same file as its other names.
@@ -30,7 +32,7 @@ pub(super) struct Earlier {
 }
 
 /// One of the two files.
-struct File<'a>(&'a OwnedFd);
+struct File<'a>(&'a OwnedFd, Disks<'a>);
 
 /// The same directory of the earlier tree, if it has one.
 pub(super) fn directory(parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>, Fault> {
@@ -40,9 +42,9 @@ pub(super) fn directory(parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>
     }
 }
 
-impl Earlier {
+impl<'a> Earlier<'a> {
     /// The regular file of this name, if there is one.
-    pub(super) fn find(parent: &OwnedFd, name: &CStr) -> Result<Option<Self>, Fault> {
+    pub(super) fn find(parent: &OwnedFd, name: &CStr, disks: Disks<'a>) -> Result<Option<Self>, Fault> {
         let opening = call("open the earlier");
         let seen = match open_below(parent, name, OFlag::O_PATH) {
             Err(Errno::ENOENT) => return Ok(None),
@@ -56,7 +58,8 @@ impl Earlier {
         let file = open_to_read(|flags| openat(AT_FDCWD, path.as_str(), flags, Mode::empty()));
         let file = file.map_err(opening)?;
         let attributes = Attributes::read(&file, &stat)?;
-        Ok(Some(Earlier { file, size: unsigned(stat.st_size), attributes, is_alone: stat.st_nlink == 1 }))
+        let (size, is_alone) = (unsigned(stat.st_size), stat.st_nlink == 1);
+        Ok(Some(Earlier { file, disks, size, attributes, is_alone }))
     }
 
     /// What a later file has of it; `None` where whoever waits does not any more.
@@ -100,8 +103,8 @@ impl Earlier {
         })
     }
 
-    fn sides<'a>(&'a self, later: &'a OwnedFd, size: u64) -> Sides<File<'a>> {
-        Sides::new((File(&self.file), self.size), (File(later), size))
+    fn sides<'b>(&'b self, later: &'b OwnedFd, size: u64) -> Sides<File<'b>> {
+        Sides::new((File(&self.file, self.disks), self.size), (File(later, self.disks), size))
     }
 }
 
@@ -117,23 +120,34 @@ impl Content {
     /// Open for what differs, unless it has everything.
     pub(super) fn make(
         &mut self,
-        (base, basis): (Option<&OwnedFd>, Basis),
+        (base, basis, reuse): (Option<&OwnedFd>, Basis, Reuse),
         to: &OwnedFd,
         name: &CStr,
         (size, attributes): (u64, &Attributes),
     ) -> Result<Option<OwnedFd>, Fault> {
         let earlier = match (basis, base) {
             (Basis::Nothing, _) => None,
-            (_, Some(base)) => Some((base, Earlier::find(base, name)?.ok_or(NOT_THERE)?)),
+            (_, Some(base)) => Some((base, Earlier::find(base, name, Disks::One)?.ok_or(NOT_THERE)?)),
             (_, None) => return Err(NOT_THERE),
         };
         if let Some((base, earlier)) = earlier.as_ref().filter(|_| basis == Basis::Everything) {
             if earlier.size != size {
                 return Err(NOT_THERE);
             }
-            if link(base, to, name, attributes)? {
+            if link(base, to, name)? {
+                attributes.apply_access_time(&open_below(to, name, OFlag::O_PATH).map_err(call("open"))?)?;
                 return Ok(None);
             }
+        }
+        // A file with several names may be several files later.
+        let is_alone = |earlier: &Earlier<'_>| earlier.is_alone && reuse == Reuse::InPlace;
+        if let Some((base, earlier)) = earlier.as_ref().filter(|(_, earlier)| is_alone(earlier))
+            && link(base, to, name)?
+        {
+            let file = open_below(to, name, OFlag::O_RDWR).map_err(call("open"))?;
+            earlier.attributes.remove_extended(&file)?;
+            set_size(&file, size)?;
+            return Ok(Some(file));
         }
         let file = openat(to, name, NEW, Mode::S_IRUSR | Mode::S_IWUSR).map_err(call("make"))?;
         attributes.prepare(&file);
@@ -149,23 +163,54 @@ impl Content {
 
 /// Gives the earlier file its name in the new tree as well. Whether it did: not so where it has too many names, or where the
 /// filesystem has no links.
-fn link(base: &OwnedFd, to: &OwnedFd, name: &CStr, attributes: &Attributes) -> Result<bool, Fault> {
+fn link(base: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<bool, Fault> {
     match linkat(base, name, to, name, AtFlags::empty()) {
-        Err(Errno::EMLINK | Errno::EPERM | Errno::EXDEV | Errno::EOPNOTSUPP) => return Ok(false),
-        linked => linked.map_err(call("link the earlier"))?,
+        Err(Errno::EMLINK | Errno::EPERM | Errno::EXDEV | Errno::EOPNOTSUPP) => Ok(false),
+        linked => linked.map(|()| true).map_err(call("link the earlier")),
     }
-    attributes.apply_access_time(&open_below(to, name, OFlag::O_PATH).map_err(call("open"))?)?;
-    Ok(true)
+}
+
+/// Returns the parts of an extent, of which those in the changed ranges of the disk tell no place.
+fn apart(extent: Extent, changed: &[Range<u64>]) -> Vec<Extent> {
+    let begin = extent.physical;
+    let end = begin.saturating_add(extent.length);
+    if !extent.located {
+        return vec![extent];
+    }
+    let part = |from: u64, to: u64, located| Extent {
+        logical: extent.logical.saturating_add(from - begin),
+        physical: from,
+        length: to - from,
+        located,
+        ..extent
+    };
+    let (mut parts, mut at) = (Vec::new(), begin);
+    let first = changed.partition_point(|range| range.end <= begin);
+    for range in changed.iter().skip(first).take_while(|range| range.start < end) {
+        let (from, to) = (range.start.max(at), range.end.min(end));
+        parts.extend((at < from).then(|| part(at, from, true)));
+        parts.push(part(from, to, false));
+        at = to;
+    }
+    parts.extend((at < end).then(|| part(at, end, true)));
+    parts
 }
 
 impl Side for File<'_> {
     type Error = Fault;
 
     fn extents(&self, at: u64, most: usize) -> Result<Option<Vec<Extent>>, Fault> {
-        match extents_of(self.0, at, most, true) {
-            Err(Errno::EOPNOTSUPP) => Ok(None),
-            found => found.map(Some).map_err(call("read the extents of")),
+        if self.1 == Disks::Unrelated {
+            return Ok(None);
         }
+        let found = match extents_of(self.0, at, most, true) {
+            Err(Errno::EOPNOTSUPP) => return Ok(None),
+            found => found.map_err(call("read the extents of"))?,
+        };
+        Ok(Some(match self.1 {
+            Disks::Images(changed) => found.into_iter().flat_map(|extent| apart(extent, changed)).collect(),
+            Disks::One | Disks::Unrelated => found,
+        }))
     }
 
     fn read(&self, at: u64, len: usize) -> Result<Vec<u8>, Fault> {

@@ -9,6 +9,7 @@ use nix::sys::stat::{FileStat, fstat};
 use nix::sys::uio::pread;
 use nix::unistd::{Whence, ftruncate, lseek, write};
 
+use super::super::super::Runs;
 use super::super::copy::clone_file;
 use super::super::open::{offset as signed, uninterrupted};
 use super::report::{Fault, Report, call};
@@ -61,12 +62,9 @@ impl Content {
         }
         // First: where the end moves with the data, xfs allocates beyond it in advance, into what is to be a hole.
         set_size(to, size)?;
-        let mut written = 0;
-        while written < size
-            && let Some((start, end)) = next_data(from, written, size)?
-        {
+        let mut runs = Runs::new(0, |at| if at < size { next_data(from, at, size) } else { Ok(None) });
+        while let Some((start, end)) = runs.next_run()? {
             self.range(from, to, start, end, report)?;
-            written = end;
         }
         let now = unsigned(fstat(from).map_err(call("stat"))?.st_size);
         if now < size { set_size(to, now) } else { Ok(()) }

@@ -18,7 +18,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, open, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::sys::uio::pread;
 
-use super::super::super::FileId;
+use super::super::super::{Base, Disks, FileId, Runs};
 use super::super::open::{offset as signed, uninterrupted};
 use super::super::walk::{open_below, open_to_read};
 use super::super::{at, id_of, kind_bits};
@@ -46,6 +46,8 @@ struct Level {
 
 struct Walk<'a> {
     source: &'a Path,
+    /// Where the blocks of the earlier tree are.
+    disks: Disks<'a>,
     from: Position,
     emit: &'a mut dyn FnMut(Item) -> bool,
     levels: Vec<Level>,
@@ -64,15 +66,16 @@ type Going = Result<bool, Fault>;
 /// EXDEV at a mount, and those of the system calls.
 pub(in super::super) fn read_tree(
     source: &Path,
-    base: Option<&Path>,
+    base: Option<Base<'_>>,
     from: Position,
     emit: &mut dyn FnMut(Item) -> bool,
 ) -> io::Result<u64> {
+    let disks = base.map_or(Disks::Unrelated, |base| base.disks);
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
     let open_top =
         |top: &Path| open_to_read(|read| open(top, read | flags, Mode::empty())).map_err(at("open", top));
-    let (top, base) = (open_top(source)?, base.map(open_top).transpose()?);
-    let mut walk = Walk { source, from, emit, levels: Vec::new(), next: 0, linked: HashMap::new() };
+    let (top, base) = (open_top(source)?, base.map(|base| open_top(base.path)).transpose()?);
+    let mut walk = Walk { source, disks, from, emit, levels: Vec::new(), next: 0, linked: HashMap::new() };
     let mut going = walk.directory(CString::default(), (top, base), 0).map_err(|fault| fault.at(source))?;
     while going {
         let Some(name) = walk.levels.last_mut().and_then(|level| level.names.pop()) else {
@@ -170,7 +173,8 @@ impl Walk<'_> {
                 Ok(self.has(number) || (self.emit)(Item::Entry(entry)))
             }
             libc::S_IFREG => {
-                let earlier = base.map_or(Ok(None), |base| Earlier::find(base, name))?;
+                let disks = self.disks;
+                let earlier = base.map_or(Ok(None), |base| Earlier::find(base, name, disks))?;
                 self.regular(&file, entry, earlier)
             }
             kind => {
@@ -196,7 +200,7 @@ impl Walk<'_> {
         number < self.from.entry
     }
 
-    fn regular(&mut self, file: &OwnedFd, entry: Entry, earlier: Option<Earlier>) -> Going {
+    fn regular(&mut self, file: &OwnedFd, entry: Entry, earlier: Option<Earlier<'_>>) -> Going {
         let path = path_of(file);
         let opened = open_to_read(|flags| openat(AT_FDCWD, path.as_str(), flags, Mode::empty()));
         let opened = opened.map_err(call("open"))?;
@@ -226,11 +230,9 @@ impl Walk<'_> {
 
     fn data(&mut self, file: &OwnedFd, stat: &FileStat, begin: u64) -> Going {
         let size = unsigned(stat.st_size);
-        let mut at = begin;
-        while at < size
-            && let Some((start, end)) = next_data(file, at, size)?
-        {
-            at = start;
+        let mut runs = Runs::new(begin, |at| if at < size { next_data(file, at, size) } else { Ok(None) });
+        while let Some((start, end)) = runs.next_run()? {
+            let mut at = start;
             while at < end {
                 let want = usize::try_from(end - at).unwrap_or(Piece::MOST).min(Piece::MOST);
                 let mut data = vec![0; want];

@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, mknodat};
 use nix::sys::uio::pwrite;
 use nix::unistd::{symlinkat, syncfs};
 
-use super::super::super::{FileId, TreeWriter};
+use super::super::super::{FileId, Reuse, TreeWriter};
 use super::super::open::{offset as signed, uninterrupted};
 use super::super::trees::split;
 use super::super::walk::{open_below, open_to_read};
@@ -65,6 +65,7 @@ pub(in super::super) struct Writer {
     target: PathBuf,
     /// From the top to the current directory.
     levels: Vec<Level>,
+    reuse: Reuse,
     /// By the number of an entry.
     links: Links<u64>,
     /// Open for the data that follow the last entry, where that is a file.
@@ -100,7 +101,9 @@ impl Writer {
     ///
     /// # Errors
     /// EEXIST where something is there.
-    pub(in super::super) fn new(target: &Path, base: Option<&Path>) -> io::Result<Self> {
+    pub(in super::super) fn new(target: &Path, base: Option<(&Path, Reuse)>) -> io::Result<Self> {
+        let (base, reuse) = base.unzip();
+        let reuse = reuse.unwrap_or(Reuse::Share);
         let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let open_base = |base: &Path| {
             open_to_read(|read| open(base, read | flags, Mode::empty())).map_err(at("open", base))
@@ -115,7 +118,7 @@ impl Writer {
         let level = Level::new(CString::default(), 0, top, base).map_err(at("stat", target))?;
         let (target, links, content) = (target.to_owned(), Links::new(root), Content::new(true));
         let memory = Memory::new();
-        Ok(Writer { target, levels: vec![level], links, file: None, content, memory })
+        Ok(Writer { target, levels: vec![level], reuse, links, file: None, content, memory })
     }
 
     fn fault(&self, name: &[u8]) -> impl Fn(Fault) -> io::Error + use<> {
@@ -190,7 +193,8 @@ impl Writer {
             }
             Kind::File { size } => {
                 let base = self.levels.last().and_then(|level| level.base.as_ref());
-                if let Some(made) = self.content.make((base, entry.basis), to, name, (*size, &attributes))? {
+                let basis = (base, entry.basis, self.reuse);
+                if let Some(made) = self.content.make(basis, to, name, (*size, &attributes))? {
                     self.file = Some((made, attributes));
                 }
             }

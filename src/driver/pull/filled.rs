@@ -1,0 +1,139 @@
+//! A filesystem in an image that is made file by file, since its source has another backend or another filesystem.
+//!
+//! Until the copy is complete, the files are in a directory of their own in the filesystem: a round makes the tree of a later cut beside
+//! that of the earlier one, of whose files it consists, and changes them in place. No image has room for two copies of a large file, and
+//! ext4 shares no blocks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use super::{Counted, Earlier, Making, Remote};
+use crate::backend::{
+    Inside, Place, VolumePaths, remove_trees_beside, rename_tree, replace_tree, staged_tree, sync_copied,
+    tree_in_the_making,
+};
+use crate::driver::Driver;
+use crate::driver::copies::progress::Progress;
+use crate::error::{Error, OsContext, Result};
+use crate::kernel::Reuse;
+use crate::model::{CopyOf, Cut, Filled, FsType, Volume, format_bytes};
+
+/// A copy, and where its files are.
+type Copy<'a> = (&'a Volume, &'a VolumePaths);
+
+impl Driver {
+    /// Makes the filesystem of a new copy in its image, with all files of its source. After an error the caller removes it.
+    ///
+    /// # Errors
+    /// As for a pull; RESOURCE_EXHAUSTED if the files do not fit into the filesystem.
+    pub(super) fn fill_filesystem(
+        &self,
+        remote: &Remote,
+        (volume, paths): Copy<'_>,
+        image: &Path,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let making = || format!("make {}", image.display());
+        self.os.images.set_size(image, volume.capacity_bytes).doing(making)?;
+        let (place, fs_type) = (self.place(volume, paths), filesystem_of(volume)?);
+        let inside = Inside::make(place, fs_type)?;
+        let trees = inside.trees(place);
+        self.os.files.create_directory(&trees, 0o700).doing(making)?;
+        let (path, pool) = (trees.join("data"), self.pool_of(volume)?);
+        let making = Making { path: &path, pool: &pool, place, reserved: remote.description().data_bytes };
+        self.pull_tree_to(remote, &making, progress).map_err(|error| fitting(error, remote, volume))?;
+        self.os.files.sync_directory(&trees).doing(|| format!("sync {}", trees.display()))
+    }
+
+    /// Brings the files of such a copy from one cut to another. `begin` is called before anything changes.
+    ///
+    /// # Errors
+    /// As for a pull; RESOURCE_EXHAUSTED if the files do not fit into the filesystem; NOT_FOUND if they are not there.
+    pub(in crate::driver) fn refill_filesystem(
+        &self,
+        remote: &Remote,
+        (volume, paths): Copy<'_>,
+        (base, next): (&Cut, &Cut),
+        begin: &dyn Fn() -> Result<()>,
+        progress: &mut Progress,
+    ) -> Result<Counted> {
+        let place = self.place(volume, paths);
+        let inside = Inside::of_volume(place, filesystem_of(volume)?)?;
+        let trees = inside.trees(place);
+        // A call that was cut off may have made the tree of this cut.
+        let is_begun = volume.copy_of.as_ref().is_some_and(|copy| copy.next.as_ref() == Some(next));
+        if is_begun && replace_tree(&self.os, &trees, next)? {
+            return remove_trees_beside(&self.os, &trees).map(|()| Counted::default());
+        }
+        let (data, path) = (trees.join("data"), tree_in_the_making(&trees));
+        if self.os.files.stat(&data).doing(|| format!("look at {}", data.display()))?.is_none() {
+            return Err(lost(volume));
+        }
+        remove_trees_beside(&self.os, &trees)?;
+        begin()?;
+        let earlier = Earlier { cut: &base.handle(), path: &data, reuse: Reuse::InPlace };
+        let pool = self.pool_of(volume)?;
+        let making = Making { path: &path, pool: &pool, place, reserved: 0 };
+        let counted = self
+            .stage_tree(remote, &earlier, &making, progress)
+            .map_err(|error| fitting(error, remote, volume))?;
+        rename_tree(&self.os, &trees, (&path, &staged_tree(&trees, next)))?;
+        replace_tree(&self.os, &trees, next)?;
+        remove_trees_beside(&self.os, &trees)?;
+        Ok(counted)
+    }
+
+    /// Puts the files of such a copy in their place, if it is one.
+    ///
+    /// # Errors
+    /// NOT_FOUND if they are not there; those of the kernel.
+    pub(in crate::driver) fn lift_filled(&self, volume: Arc<Volume>) -> Result<Arc<Volume>> {
+        let Some((copy_of, filled)) =
+            volume.copy_of.clone().and_then(|copy| Some((copy.clone(), copy.filled?)))
+        else {
+            return Ok(volume);
+        };
+        let paths = self.paths(&volume)?;
+        let place: Place<'_> = self.place(&volume, &paths);
+        let inside = Inside::of_volume(place, filesystem_of(&volume)?)?;
+        let recorded = match filled {
+            Filled::Lifting => Arc::clone(&volume),
+            Filled::Apart => {
+                let copy_of = Some(CopyOf { filled: Some(Filled::Lifting), ..copy_of });
+                self.record(Volume { copy_of, ..(*volume).clone() })?
+            }
+        };
+        // The files can be in their place already only if the record has said so before.
+        if !inside.lift(place)? && filled == Filled::Apart {
+            return Err(lost(&volume));
+        }
+        drop(inside);
+        sync_copied(&self.os, &paths)?;
+        Ok(recorded)
+    }
+}
+
+fn filesystem_of(volume: &Volume) -> Result<FsType> {
+    volume.fs_type().ok_or_else(|| Error::InUse(format!("copy {} holds no filesystem", volume.id)))
+}
+
+/// Says which room is missing.
+fn fitting(error: Error, remote: &Remote, volume: &Volume) -> Error {
+    match (error.errno(), volume.fs_type()) {
+        (Some(Errno::ENOSPC | Errno::EDQUOT), Some(fs_type)) => Error::Exhausted(format!(
+            "the files of {} do not fit into {fs_type} of {} ({error}); expand the claim, or remove files",
+            remote.source,
+            format_bytes(volume.capacity_bytes)
+        )),
+        _ => error,
+    }
+}
+
+fn lost(volume: &Volume) -> Error {
+    Error::NotFound(format!(
+        "the files of copy {} are not in its filesystem: it cannot be brought up to date any more; delete it and make another one",
+        volume.id
+    ))
+}

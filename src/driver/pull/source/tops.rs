@@ -1,0 +1,131 @@
+//! The trees that are read: those of directories, and those in the images of cuts, which are mounted as long as they are read.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::backend::{Inside, Shape};
+use crate::driver::Driver;
+use crate::driver::copies::changes::Change;
+use crate::driver::locks::guarded::Guarded;
+use crate::error::{Error, Result};
+use crate::kernel::{Base, Disks};
+use crate::model::{Format, FsType, Snapshot, SnapshotId};
+
+/// The cuts that are mounted at this moment. An image is mounted once, however many streams read it.
+#[derive(Default)]
+pub(crate) struct Mounted(Guarded<HashMap<SnapshotId, Arc<Mutex<Weak<Inside>>>>>);
+
+/// The top of a tree.
+pub(super) enum Top {
+    Directory(PathBuf),
+    /// In an image. The mount ends with the last reader.
+    Inside(Arc<Inside>, FsType),
+    /// No filesystem was ever made in the image.
+    Nothing,
+}
+
+/// A tree beside an earlier one.
+pub(super) struct Compared {
+    pub(super) top: Top,
+    earlier: Option<Top>,
+    /// Where the two images differ.
+    changed: Option<Vec<Range<u64>>>,
+}
+
+impl Top {
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Top::Directory(path) => Some(path),
+            Top::Inside(inside, _) => Some(inside.path()),
+            Top::Nothing => None,
+        }
+    }
+}
+
+impl Compared {
+    /// The earlier tree, if there is one, and if something was in it.
+    pub(super) fn base(&self) -> Option<Base<'_>> {
+        let path = self.earlier.as_ref()?.path()?;
+        let disks = match (&self.earlier, &self.changed) {
+            (Some(Top::Directory(_)), _) => Disks::One,
+            (_, Some(changed)) => Disks::Images(changed),
+            (_, None) => Disks::Unrelated,
+        };
+        Some(Base { path, disks })
+    }
+}
+
+impl Driver {
+    /// Opens the tree of a source, and that of an earlier cut.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a raw device, and for the image of a snapshot: only that of a cut, which nobody else uses, is mounted.
+    pub(super) fn compared(&self, snapshot: &Snapshot, earlier: Option<&Snapshot>) -> Result<Compared> {
+        let (top, earlier_top) = (self.top(snapshot)?, earlier.map(|cut| self.top(cut)).transpose()?);
+        // Both are mounted by now, so that no journal is replayed any more.
+        let changed = match (&top, &earlier_top, earlier) {
+            // btrfs tells places that are its own, and not those of the disk.
+            (Top::Inside(_, FsType::Ext4 | FsType::Xfs), Some(Top::Inside(..)), Some(earlier)) => {
+                Some(self.changed_ranges(earlier, snapshot)?)
+            }
+            _ => None,
+        };
+        Ok(Compared { top, earlier: earlier_top, changed })
+    }
+
+    fn top(&self, snapshot: &Snapshot) -> Result<Top> {
+        let not_a_tree = || Error::Invalid(format!("source {} is not a directory", snapshot.id));
+        let image = match self.snapshot_paths(snapshot)?.shape() {
+            Shape::Tree(tree) => return Ok(Top::Directory(tree)),
+            Shape::Blocks(image) => image,
+        };
+        let filesystem = snapshot.content.filesystem().filter(|_| snapshot.pulled_for.is_some());
+        match filesystem.ok_or_else(not_a_tree)? {
+            (_, Format::Blank | Format::Formatting) => Ok(Top::Nothing),
+            (fs_type, Format::Copied | Format::Formatted) => {
+                let kind = (fs_type, snapshot.block_size);
+                self.mounted
+                    .of(&snapshot.id, || Inside::of_cut(&self.os, &image, kind))
+                    .map(|inside| Top::Inside(inside, fs_type))
+            }
+        }
+    }
+
+    fn changed_ranges(&self, earlier: &Snapshot, later: &Snapshot) -> Result<Vec<Range<u64>>> {
+        let mut changed: Vec<Range<u64>> = Vec::new();
+        self.sides(earlier, later)?.each_change(0, &mut |change| {
+            self.cuts.touch(&earlier.id);
+            self.cuts.touch(&later.id);
+            if let Change::Differs { range, .. } = change {
+                match changed.last_mut().filter(|last| last.end == range.start) {
+                    Some(last) => last.end = range.end,
+                    None => changed.push(range),
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(changed)
+    }
+}
+
+impl Mounted {
+    /// Returns the mount of a cut, which `mount` makes if nobody reads the cut at this moment.
+    fn of(&self, id: &SnapshotId, mount: impl FnOnce() -> Result<Inside>) -> Result<Arc<Inside>> {
+        let slot = {
+            let mut all = self.0.lock();
+            all.retain(|_, slot| {
+                Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|slot| slot.strong_count() > 0)
+            });
+            Arc::clone(all.entry(id.clone()).or_default())
+        };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inside) = slot.upgrade() {
+            return Ok(inside);
+        }
+        let inside = Arc::new(mount()?);
+        *slot = Arc::downgrade(&inside);
+        Ok(inside)
+    }
+}
