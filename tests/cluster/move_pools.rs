@@ -175,17 +175,21 @@ impl Case {
     }
 
     fn copy(&self, replica: &VolumeReplicaSpec, pool: &str) -> NewCopy {
+        self.copy_as(replica, pool, self.holds)
+    }
+
+    /// A copy that becomes this, whatever the volume is.
+    fn copy_as(&self, replica: &VolumeReplicaSpec, pool: &str, becomes: Holds) -> NewCopy {
         NewCopy {
-            convert: false,
+            convert: becomes != self.holds,
             name: replica.copy_name.clone(),
             source: replica.volume_id.clone(),
             source_node: replica.source_node.clone(),
             generation: replica.generation,
             target: replica.target_node.clone(),
             bytes: SIZE as u64,
-            access: self.holds.access(),
-            parameters: self
-                .holds
+            access: becomes.access(),
+            parameters: becomes
                 .parameters()
                 .into_iter()
                 .chain([("pool".to_owned(), pool.to_owned())])
@@ -215,18 +219,25 @@ async fn create(nodes: &dyn Nodes, copy: &NewCopy) {
 }
 
 async fn moves_with_pods(holds: Holds) {
+    moves_and_becomes(holds, holds).await;
+}
+
+/// The volume moves to another pool and becomes something else, and back.
+async fn moves_and_becomes(holds: Holds, becomes: Holds) {
     let case = Case::new(holds).await;
     let router = case.processes.router(&["a"]);
     let nodes: &dyn Nodes = &router;
     case.stage().await;
     case.publish("1").await.unwrap();
     let mut image = case.image("default", &case.id);
-    for (pool, from, generation, [old, new]) in
-        [("fast", "default", 0, ["1", "2"]), ("default", "fast", 1, ["2", "1"])]
+    for (pool, from, generation, [old, new], kind) in
+        [("fast", "default", 0, ["1", "2"], becomes), ("default", "fast", 1, ["2", "1"], holds)]
     {
         case.write(old, &format!("before {generation}"));
         let replica = replica(&case.id, &format!("copy-{generation}"), ("a", "a"), generation);
-        create(nodes, &case.copy(&replica, pool)).await;
+        // What moves back is asked for as well: the claim does not say what the volume is by now.
+        let copy = NewCopy { convert: holds != becomes, ..case.copy_as(&replica, pool, kind) };
+        create(nodes, &copy).await;
         assert!(nodes.update(&replica, &pass(false)).await.unwrap().source_in_use);
         case.write(old, &format!("while {generation}"));
         let in_use = nodes.fence(&replica).await.unwrap_err();
@@ -246,7 +257,8 @@ async fn moves_with_pods(holds: Holds) {
             nodes.complete(&replica, false, 0).await.unwrap();
         }
         let source = std::mem::replace(&mut image, case.image(pool, &replica.copy_id));
-        if holds == Holds::Files {
+        // Bytes of an image carry no files between two places of the fake.
+        if (holds, becomes) == (Holds::Files, Holds::Files) {
             let kernel = &case.node().kernel;
             kernel.adopt_files(&image, kernel, source).expect("all of the bytes are there");
         }
@@ -290,6 +302,17 @@ async fn blocks_move_to_another_pool_and_back() {
 #[tokio::test]
 async fn a_directory_moves_to_another_pool_and_back() {
     moves_with_pods(Holds::Tree).await;
+}
+
+/// kubelet calls as if nothing had happened: the PersistentVolume says what the volume was.
+#[tokio::test]
+async fn files_become_a_directory_and_files_again() {
+    moves_and_becomes(Holds::Files, Holds::Tree).await;
+}
+
+#[tokio::test]
+async fn a_directory_becomes_files_and_a_directory_again() {
+    moves_and_becomes(Holds::Tree, Holds::Files).await;
 }
 
 #[tokio::test]
