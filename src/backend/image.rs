@@ -39,8 +39,10 @@ impl Bytes for Image {
         }
         images.write_in_place(&image).doing(creating)?;
         resize(place, &image, place.volume.capacity_bytes).doing(creating)?;
-        files.sync_file(&image).doing(creating)?;
+        // First: a journal commits the image with it, so that the next sync has little to do. There are no data yet, and who finds the
+        // record without the image knows that the volume was never acknowledged.
         record::write_new(place.os, place.paths, new_record)?;
+        files.sync_file(&image).doing(creating)?;
         files.sync_directory(&place.paths.directory).doing(creating)?;
         files.sync_directory(&place.paths.parent).doing(creating)
     }

@@ -124,6 +124,38 @@ fn a_whole_file_is_left_as_it_is() {
     world.rig.start_again();
 }
 
+/// The record of a new volume is durable before its image. It brings no volume back that is not whole.
+#[test]
+fn a_creation_that_was_cut_off_gives_no_half_volume() {
+    let steps = {
+        let rig = Rig::new();
+        rig.kernel.clear_steps();
+        rig.made(create("later", fs("ext4")));
+        rig.kernel.steps().len()
+    };
+    let mut whole = 0;
+    for (n, kill) in (1..=steps).flat_map(|n| [Kill::Before, Kill::Torn, Kill::After].map(|kill| (n, kill))) {
+        let mut rig = Rig::new();
+        rig.kernel.kill_at(n, kill);
+        let _ = rig.call(create("later", fs("ext4")));
+        let os = rig.kernel.power_cut();
+        rig.kernel.remove_file(STATE).expect("remove");
+        let pools = [("default", DATA), ("directories", DIRECTORIES_DIR)];
+        let pools = pools.map(|(name, path)| (name.parse().expect("a name"), path.into())).into();
+        let report = run(&os, &Task { pools, ..task(Verb::Rebuild, true) }).expect("it runs");
+        rig.kernel.kill();
+        rig.start_again();
+        for entry in rig.ok(csi::ListVolumesRequest::default()).entries {
+            let vol = Vol::new(entry.volume.expect("a volume"), fs("ext4"));
+            rig.stage(&vol);
+            rig.publish(&vol, "pod");
+            assert_eq!(rig.image(&vol).size, vol.bytes(), "step {n}, {kill:?}: {}", report.text);
+            whole += 1;
+        }
+    }
+    assert!(whole > 0, "some were whole");
+}
+
 /// As after a kill between the state file and the record beside the data.
 #[test]
 fn a_whole_file_is_right_about_a_record_that_differs() {
