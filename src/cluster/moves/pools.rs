@@ -5,7 +5,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::act::{Moves, Result};
 use super::begin::{Request, handle};
-use super::claims::node_of;
+use super::claims::{class_of, node_of};
 use super::resources::Purpose;
 use crate::model::BackendKind;
 
@@ -32,7 +32,8 @@ impl Moves {
             return Ok(None);
         };
         // With another class, the volume would not get its parameters.
-        let is_there = request.target.storage_class.is_none()
+        let has_class = |class: &String| class_of(&volume) == *class;
+        let is_there = request.target.storage_class.as_ref().is_none_or(has_class)
             && request.stays_on_node(Some(&volume))
             && self.nodes.pool(node, &handle(&volume)).await.is_ok_and(|there| there.as_ref() == Some(pool));
         Ok(is_there.then(|| format!("the volume is in pool {pool} of node {node}")))

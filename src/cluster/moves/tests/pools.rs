@@ -203,6 +203,13 @@ async fn a_volume_keeps_what_another_class_has_made_of_it() {
         world.is_settled("n1", "it was converted");
         assert_eq!(class_of(&world), "other");
         cancel(&world);
+        world.ask(to_class("default", "other"));
+        world.ticks(5).await;
+        assert_eq!(
+            world.asked(),
+            (Some(MovePhase::Done), "the volume is in pool default of node n1".to_owned())
+        );
+        cancel(&world);
         world.ask(to_pool("fast"));
         until_done(&mut world).await;
         world.is_settled("n1", "it has moved");
