@@ -165,11 +165,11 @@ impl Moves {
             Step::Enter(ReplicaPhase::Copying, why) => self.begin_first_copy(replica, &why).await,
             Step::Enter(phase, why) => self.begin_phase(replica, phase, &why).await,
             Step::Create => self.create(replica).await,
-            Step::RetireSource => {
+            Step::RetireSource(why) => {
                 // The later generation may lack some of its data.
                 self.write(replica, |status| {
                     (status.phase, status.stale) = (ReplicaPhase::Retiring, true);
-                    "another node has a later generation of the volume".clone_into(&mut status.message);
+                    status.message = why;
                 })
                 .await
             }

@@ -57,8 +57,8 @@ pub enum Step {
     Enter(ReplicaPhase, String),
     /// Make the first copy.
     Create,
-    /// Nothing is copied: take the id away from what the node of the volume has, as after a promotion.
-    RetireSource,
+    /// Nothing is copied: take the id away from what the node of the volume has, as after a promotion. The text says why.
+    RetireSource(String),
     /// The status was lost: go on in this phase, with what the PersistentVolume says.
     Recover(ReplicaPhase),
     /// Bring the copy up to date.

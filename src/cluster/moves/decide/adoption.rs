@@ -15,7 +15,7 @@ pub(super) fn adopt(view: &View) -> Step {
         ReplicaPhase::Left => left(view),
         ReplicaPhase::Unknown => Step::Leave,
         // The exchange enters `LastPass`. What the earlier node has of the volume is retired if it comes back.
-        _ => Step::RetireSource,
+        _ => Step::RetireSource(format!("node {} has adopted the volume", view.spec.target_node)),
     }
 }
 

@@ -18,8 +18,12 @@ pub(super) fn recover(view: &View) -> Step {
     match (&view.source, &view.target) {
         (Says::Has(has), _) if *has > generation => at_source_again(view),
         // The copy has taken over its id. What the node of the volume has may be later than that.
-        (_, Says::Has(has)) if *has > generation => Step::RetireSource,
-        (Says::Nothing | Says::Deleted, Says::Deleted) => Step::RetireSource,
+        (_, Says::Has(has)) if *has > generation => {
+            Step::RetireSource(format!("node {node} has a later generation of the volume"))
+        }
+        (Says::Nothing | Says::Deleted, Says::Deleted) => {
+            Step::RetireSource(format!("the volume was deleted on node {node}"))
+        }
         _ if view.has_another_copy => beside_another(view),
         (_, Says::Has(_) | Says::Nothing | Says::Deleted) => before_the_end(view),
         (_, Says::Silent(silent)) => without_target(view, *silent >= PATIENCE),
@@ -37,7 +41,10 @@ pub(super) fn retire_earlier(view: &View) -> Step {
     match &view.left {
         Says::Has(_) | Says::Unusable(..) => Step::Recover(ReplicaPhase::Left),
         Says::Nothing | Says::Deleted if view.is_deleted => Step::Finish,
-        Says::Nothing | Says::Deleted => Step::RetireSource,
+        Says::Nothing | Says::Deleted => {
+            let node = &view.spec.source_node;
+            Step::RetireSource(format!("node {node} may have an earlier generation of the volume"))
+        }
         // An administrator knows that the node never comes back (rule 7).
         Says::Silent(_) if view.is_deleted && view.source_node == NodeState::Gone => Step::Finish,
         Says::Silent(_) | Says::Error(_) | Says::NotAsked => {
@@ -83,16 +90,23 @@ fn before_the_end(view: &View) -> Step {
         Says::Has(_) | Says::Unusable(..) => Step::Recover(ReplicaPhase::Pending),
         Says::Deleted if unwanted(view).is_some() => Step::Finish,
         // It may have moved, and the node may have what is left of it.
-        Says::Nothing if unwanted(view).is_some() => Step::RetireSource,
-        Says::Nothing | Says::Deleted => Step::Wait(
-            LONG,
-            "the status was lost, and neither node has the volume; delete the VolumeReplica when you have looked there".to_owned(),
-        ),
+        Says::Nothing => match unwanted(view) {
+            Some(why) => Step::RetireSource(format!(
+                "{why}, and neither node has the volume; node {node} may have what a move has left there"
+            )),
+            None => nowhere(),
+        },
+        Says::Deleted => nowhere(),
         Says::Silent(_) if view.is_deleted && view.source_node == NodeState::Gone => Step::Finish,
         Says::Silent(_) | Says::Error(_) | Says::NotAsked => {
             wait(format!("node {node} does not say what it has of the volume"))
         }
     }
+}
+
+fn nowhere() -> Step {
+    let why = "the status was lost, and neither node has the volume; delete the VolumeReplica when you have looked there";
+    Step::Wait(LONG, why.to_owned())
 }
 
 /// The node of the copy does not answer, and may have the volume. The volume is taken back only by the word of Kubernetes or of an

@@ -384,7 +384,8 @@ fn an_earlier_generation_is_only_retired() {
     view.left = Says::Nothing;
     for claim_is_deleted in [Some(false), Some(true), None] {
         view.claim_is_deleted = claim_is_deleted;
-        assert_eq!(decide(&view), Step::RetireSource);
+        let why = "node a may have an earlier generation of the volume".to_owned();
+        assert_eq!(decide(&view), Step::RetireSource(why));
     }
     let kept = View { left: Says::Has(GENERATION), is_deleted: true, ..view.clone() };
     assert_eq!(decide(&kept), Step::Recover(ReplicaPhase::Left), "its status was lost");

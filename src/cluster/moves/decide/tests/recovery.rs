@@ -39,8 +39,29 @@ fn a_lost_status_is_replaced_by_what_nodes_say() {
         Step::Recover(ReplicaPhase::Following)
     );
     assert_eq!(of(has(0), unusable(60), Says::Nothing), Step::Recover(ReplicaPhase::Pending));
-    assert_eq!(of(has(0), Says::Nothing, has(1)), Step::RetireSource);
-    assert_eq!(of(Says::Nothing, Says::Nothing, has(1)), Step::RetireSource);
+    for source in [has(0), Says::Nothing] {
+        let step = of(source.clone(), Says::Nothing, has(1));
+        assert_eq!(step, Step::RetireSource("node b has a later generation of the volume".to_owned()));
+    }
+}
+
+/// The message is what an administrator reads while the earlier node does not answer.
+#[test]
+fn a_deleted_volume_has_no_later_generation() {
+    let deleted = View { source: Says::Nothing, target: Says::Deleted, ..without_status() };
+    assert_eq!(decide(&deleted), Step::RetireSource("the volume was deleted on node b".to_owned()));
+    let claim_is_gone = View {
+        source: Says::Nothing,
+        target: Says::Nothing,
+        copy: Says::Nothing,
+        claim_is_deleted: Some(true),
+        ..without_status()
+    };
+    let Step::RetireSource(why) = decide(&claim_is_gone) else { panic!("{:?}", decide(&claim_is_gone)) };
+    assert_eq!(
+        why,
+        "the claim is being deleted, and neither node has the volume; node a may have what a move has left there"
+    );
 }
 
 #[test]
@@ -93,7 +114,7 @@ fn another_copy_keeps_its_fence_and_its_exchange() {
                 matches!(phase, ReplicaPhase::Abandoning | ReplicaPhase::Left)
                     && matches!(view.source, Says::Has(has) if has > GENERATION)
             }
-            step => matches!(step, Step::Wait(..) | Step::Enter(..) | Step::RetireSource | Step::Leave),
+            step => matches!(step, Step::Wait(..) | Step::Enter(..) | Step::RetireSource(_) | Step::Leave),
         },
     );
 }
