@@ -290,6 +290,13 @@ impl Store {
         self.committer.read(|memory| memory.moved.get(id).is_some_and(is_it))
     }
 
+    /// Returns the node that has what this id stands for, if it was released to another one.
+    pub fn released_to(&self, id: &VolumeId) -> Option<String> {
+        let moved = self.committer.read(|memory| memory.moved.get(id).cloned());
+        let released = moved.filter(|moved| moved.deleted_here.is_some() && !moved.deleted);
+        released.map(|moved| moved.node_id.clone())
+    }
+
     /// Returns the volumes that moved to this node and were deleted here before this time.
     pub fn deleted_before(&self, time: Timestamp) -> Vec<VolumeId> {
         let is_old = |moved: &&Arc<Moved>| moved.deleted_here.is_some_and(|at| at < time);

@@ -15,14 +15,16 @@ const LONGEST: usize = 253;
 
 /// Encodes the answer to FindSnapshot.
 pub fn encode_found(found: FoundSnapshot) -> peer::FindSnapshotResponse {
-    let FoundSnapshot { found, incomplete, handover } = found;
-    peer::FindSnapshotResponse { found, incomplete, handover: handover.map(encode) }
+    let FoundSnapshot { found, incomplete, handover, moved_to } = found;
+    let (handover, moved_to) = (handover.map(encode), moved_to.unwrap_or_default());
+    peer::FindSnapshotResponse { found, incomplete, handover, moved_to }
 }
 
 /// Decodes the answer to FindSnapshot.
 pub fn decode_found(answer: peer::FindSnapshotResponse) -> FoundSnapshot {
-    let peer::FindSnapshotResponse { found, incomplete, handover } = answer;
-    FoundSnapshot { found, incomplete, handover: handover.and_then(decode) }
+    let peer::FindSnapshotResponse { found, incomplete, handover, moved_to } = answer;
+    let moved_to = Some(moved_to).filter(|node_id| !node_id.is_empty());
+    FoundSnapshot { found, incomplete, handover: handover.and_then(decode), moved_to }
 }
 
 /// Encodes the other node that may have a snapshot.
@@ -220,7 +222,8 @@ mod tests {
     fn a_handover_is_read_as_it_was_sent() {
         for side in [Side::Offered, Side::Withdrawn, Side::Taken] {
             let handover = Handover { side, node_id: "b".to_owned(), number: 3 };
-            let found = FoundSnapshot { found: true, incomplete: true, handover: Some(handover) };
+            let moved_to = Some("b".to_owned());
+            let found = FoundSnapshot { found: true, incomplete: true, handover: Some(handover), moved_to };
             assert_eq!(decode_found(encode_found(found.clone())), found);
         }
         assert_eq!(decode(peer::Handover { side: 99, ..Default::default() }), None);

@@ -125,4 +125,6 @@ pub struct FoundSnapshot {
     /// It is being copied from another node, and cannot be used here yet.
     pub incomplete: bool,
     pub handover: Option<Handover>,
+    /// The CSI node id of the node that this one has released it to, as long as it remembers that.
+    pub moved_to: Option<String>,
 }

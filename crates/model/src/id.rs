@@ -71,6 +71,11 @@ impl VolumeId {
         VolumeId(derive("vol", node, &format!("taken/{snapshot}")))
     }
 
+    /// Returns the id that stands for a group snapshot that `node` has released to another node: no volume has it.
+    pub fn of_released_group(node: &NodeKey, group: &GroupSnapshotId) -> Self {
+        VolumeId(derive("vol", node, &format!("taken/{group}")))
+    }
+
     /// Whether the volume was made by NodePublishVolume for one pod.
     pub fn is_inline(&self) -> bool {
         self.0.starts_with("inl-")

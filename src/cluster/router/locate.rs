@@ -23,6 +23,15 @@ const QUESTION: Duration = Duration::from_secs(2);
 /// A node that has a volume, and the generation of the volume there; `None` for a node that does not have it.
 type Held = Option<(u64, Arc<Member>)>;
 
+/// A node, and what it says of a snapshot.
+type Answered = (Arc<Member>, Result<FoundSnapshot, Status>);
+
+/// Returns the first node that has a snapshot whole.
+fn whole(answers: &[Answered]) -> Option<Arc<Member>> {
+    let has_it = |(_, answer): &&Answered| answer.as_ref().is_ok_and(|it| it.found && !it.incomplete);
+    answers.iter().find(has_it).map(|(member, _)| Arc::clone(member))
+}
+
 /// Returns the node with the highest generation of a volume.
 fn latest(answers: Vec<Held>) -> Option<Arc<Member>> {
     let latest = answers.into_iter().flatten().max_by_key(|(generation, _)| *generation);
@@ -202,12 +211,14 @@ impl Router {
     /// first node, whose answer is that of the call; `None` if that node is not part of the cluster.
     ///
     /// # Errors
-    /// UNAVAILABLE while the nodes are not known.
+    /// UNAVAILABLE while the nodes are not known, and if a node that may have it does not answer ([`Router::find_moved`]).
     pub(super) async fn holder(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        let Some(first) = self.find(named)? else { return self.find_snapshot(named).await };
+        let Some(first) = self.find(named)? else { return self.find_moved(named).await };
         match self.has_snapshot(&first, named).await {
             Ok(FoundSnapshot { found: true, incomplete: false, .. }) => Ok(Some(first)),
-            Ok(_) | Err(_) => Ok(self.find_snapshot(named).await?.or(Some(first))),
+            Ok(_) => Ok(self.find_moved(named).await?.or(Some(first))),
+            // If no other node has it, the call that follows reports why the first one does not answer.
+            Err(_) => Ok(self.find_snapshot(named).await?.or(Some(first))),
         }
     }
 
@@ -234,11 +245,55 @@ impl Router {
     /// # Errors
     /// UNAVAILABLE while the nodes are not known.
     pub(super) async fn find_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        let answers = self.ask_all_for(named).await?.into_iter().filter_map(Result::ok);
-        let whole = |(found, member): (FoundSnapshot, Arc<Member>)| {
-            (found.found && !found.incomplete).then_some(member)
-        };
-        Ok(answers.filter_map(whole).next())
+        Ok(whole(&self.ask_all_for(named).await?))
+    }
+
+    /// Asks every node for a snapshot or a group snapshot that its first node does not have. Each node remembers which node it has
+    /// released it to.
+    ///
+    /// # Errors
+    /// UNAVAILABLE, with its name, if the node that it was released to does not answer, or is not part of the cluster and was not given up. If
+    /// the first node is not part of the cluster, nothing says where it went: UNAVAILABLE if any node does not answer.
+    pub(super) async fn find_moved(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
+        let answers = self.ask_all_for(named).await?;
+        if let Some(member) = whole(&answers) {
+            return Ok(Some(member));
+        }
+        self.expect_no_way_on(named, &answers)?;
+        let silent = answers.into_iter().find_map(|(_, answer)| answer.err());
+        match silent.filter(|_| self.find(named).is_ok_and(|first| first.is_none())) {
+            Some(status) => Err(status),
+            None => Ok(None),
+        }
+    }
+
+    /// Makes sure that no node which a snapshot was released to can have it without saying so.
+    ///
+    /// # Errors
+    /// UNAVAILABLE, with the name of the node.
+    fn expect_no_way_on(&self, named: Named<'_>, answers: &[Answered]) -> Result<(), Status> {
+        let released = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.moved_to.as_deref());
+        for node_id in released {
+            let answer =
+                answers.iter().find(|(member, _)| member.node_id == node_id).map(|(_, answer)| answer);
+            let why = match answer {
+                Some(Ok(_)) => continue,
+                Some(Err(status)) => format!("which does not say whether it has it: {}", status.message()),
+                None if self.is_given_up(node_id)? => continue,
+                None => {
+                    "which is not part of the cluster; bring the node back, or give it up with --forget-node"
+                        .to_owned()
+                }
+            };
+            let shown = named.shown();
+            return Err(Error::Unavailable(format!("{shown} has moved to node {node_id:?}, {why}")).into());
+        }
+        Ok(())
+    }
+
+    /// Reports whether an administrator has given up a node, and the cluster does not have it any longer.
+    pub(super) fn is_given_up(&self, node_id: &str) -> Result<bool> {
+        Ok(self.settings.forget_nodes.contains(node_id) && self.members()?.is_gone(node_id))
     }
 
     /// Makes sure that the other node that may have a snapshot can be asked to delete it as well, before the first one deletes it and forgets
@@ -248,9 +303,7 @@ impl Router {
     /// UNAVAILABLE if it is not part of the cluster, and was not given up.
     fn expect_member(&self, handover: Option<Handover>, named: Named<'_>) -> Result<(), Status> {
         let Some(Handover { node_id, .. }) = handover else { return Ok(()) };
-        let members = self.members()?;
-        let is_given_up = || self.settings.forget_nodes.contains(&node_id) && members.is_gone(&node_id);
-        match members.with_id(&node_id).is_some() || is_given_up() {
+        match self.members()?.with_id(&node_id).is_some() || self.is_given_up(&node_id)? {
             true => Ok(()),
             false => Err(Error::Unavailable(format!(
                 "node {node_id:?} may have {} as well, and is not part of the cluster; bring the node back, or give it up with \
@@ -264,38 +317,34 @@ impl Router {
     /// Asks every node for a snapshot or a group snapshot, whole or not.
     ///
     /// # Errors
-    /// UNAVAILABLE if none of those that answer has it, and another one did not answer.
+    /// UNAVAILABLE if none of those that answer has it, and another one did not answer, or it was released to a node that is not part of the
+    /// cluster and was not given up.
     async fn search_snapshot(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
-        let (mut holder, mut silent) = (None, None);
-        for answer in self.ask_all_for(named).await? {
-            match answer {
-                Ok((found, member)) if found.found => {
-                    self.expect_member(found.handover, named)?;
-                    holder = Some(member);
-                }
-                Ok(_) => {}
-                Err(status) => silent = Some(status),
+        let (mut holder, answers) = (None, self.ask_all_for(named).await?);
+        for (member, answer) in &answers {
+            if let Ok(found) = answer
+                && found.found
+            {
+                self.expect_member(found.handover.clone(), named)?;
+                holder = Some(Arc::clone(member));
             }
         }
-        match (holder, silent) {
-            (Some(member), _) => Ok(Some(member)),
-            (None, None) => Ok(None),
-            (None, Some(status)) => Err(status),
+        if holder.is_some() {
+            return Ok(holder);
         }
+        self.expect_no_way_on(named, &answers)?;
+        answers.into_iter().find_map(|(_, answer)| answer.err()).map_or(Ok(None), Err)
     }
 
     /// Returns the answer of each node that was asked for a snapshot or a group snapshot.
-    async fn ask_all_for(
-        &self,
-        named: Named<'_>,
-    ) -> Result<Vec<Result<(FoundSnapshot, Arc<Member>), Status>>, Status> {
+    async fn ask_all_for(&self, named: Named<'_>) -> Result<Vec<Answered>, Status> {
         if !named.is_id() {
             return Ok(Vec::new());
         }
         let members = self.members()?.iter().map(|(_, member)| Arc::clone(member)).collect();
         let ask = |member: Arc<Member>| async move {
-            let found = self.has_snapshot(&member, named).await?;
-            Ok((found, member))
+            let answer = self.has_snapshot(&member, named).await;
+            (member, answer)
         };
         Ok(ask_each(members, ask).await)
     }

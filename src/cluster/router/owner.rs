@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 use crate::model::{GroupSnapshotId, Id, SnapshotId, VolumeId};
 use crate::service::declare;
 
+const VOLUME: &str = "volume";
+
 /// Something that a caller names by its id.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Named<'a> {
@@ -34,7 +36,7 @@ impl<'a> Named<'a> {
     /// A volume, as the Controller service knows them.
     pub(super) fn volume(id: &'a str) -> Self {
         let is_inline = || id.parse::<VolumeId>().is_ok_and(|id| id.is_inline());
-        Named { what: "volume", id, key: VolumeId::node_key_in(id).filter(|_| !is_inline()) }
+        Named { what: VOLUME, id, key: VolumeId::node_key_in(id).filter(|_| !is_inline()) }
     }
 
     pub(super) fn snapshot(id: &'a str) -> Self {
@@ -53,6 +55,11 @@ impl<'a> Named<'a> {
     /// Reports whether the text is an id.
     pub(super) fn is_id(&self) -> bool {
         self.key.is_some()
+    }
+
+    /// Returns what it is, with its id, for messages.
+    pub(super) fn shown(&self) -> String {
+        format!("{} {}", self.what, self.id)
     }
 
     fn not_found(&self) -> Error {
@@ -108,6 +115,11 @@ impl Router {
             }
             Some(node_id) => Err(Error::Unavailable(format!(
                 "{what} {id} is on node {node_id:?}, which is still part of the cluster; remove the node before you forget it"
+            ))),
+            // Its first node may have been emptied before it left, and nothing says which node it went to.
+            None if what != VOLUME => Err(Error::Unavailable(format!(
+                "{what} {id} was made on a node that is not part of the cluster (its key is {key}), and no node has it now: bring that node \
+                 back, or give it up with --forget-node; also if the {what} had moved to another node since, and that one was given up"
             ))),
             None => Err(Error::Unavailable(format!(
                 "{what} {id} is on a node that is not part of the cluster (its key is {key}): bring the node back, \

@@ -132,7 +132,8 @@ impl Router {
             return match self.find(named.into())? {
                 // A node that was emptied may be off.
                 Some(first) if self.has_snapshot(&first, named.into()).await.is_ok() => Ok(None),
-                Some(_) | None => self.find_snapshot(named.into()).await,
+                Some(_) => self.find_snapshot(named.into()).await,
+                None => self.find_moved(named.into()).await,
             };
         };
         match self.placed(id).await? {
@@ -146,12 +147,13 @@ impl Router {
     /// not part of the cluster now.
     ///
     /// # Errors
-    /// The status of the first node if no node has it, or if the status is about something else.
+    /// The status of the first node if no node has it, or if the status is about something else; UNAVAILABLE if a snapshot has moved to a
+    /// node that does not answer.
     async fn elsewhere(&self, route: Route<'_>, status: Status) -> Result<Arc<Member>, Status> {
         let Route::Owner(named) = route else { return Err(status) };
         let declare::Named::Volume(id) = named else {
             return match status.code() {
-                Code::NotFound => self.find_snapshot(named.into()).await?.ok_or(status),
+                Code::NotFound => self.find_moved(named.into()).await?.ok_or(status),
                 _ => Err(status),
             };
         };

@@ -172,11 +172,10 @@ impl Router {
     /// # Errors
     /// UNAVAILABLE if it is not part of the cluster: it may have the snapshot.
     fn other_node(&self, way: &Way, node_id: &str) -> Result<Option<Arc<Node>>, Status> {
-        let members = self.members()?;
-        if let Some(member) = members.with_id(node_id) {
+        if let Some(member) = self.members()?.with_id(node_id) {
             return Ok(Some(Arc::clone(member)));
         }
-        match self.settings.forget_nodes.contains(node_id) && members.is_gone(node_id) {
+        match self.is_given_up(node_id)? {
             true => Ok(None),
             false => Err(Error::Unavailable(format!(
                 "node {node_id:?} may have {} as well, and is not part of the cluster; bring the node back, or give it up with \

@@ -4,6 +4,7 @@ use super::{Recorded, unfit};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::model::{Handover, Moved, MovingId, ReleaseSnapshot, Side, SnapshotId, Timestamp, VolumeId};
+use crate::store::Durability;
 
 impl Driver {
     /// Deletes a snapshot or a group that another node has as well: the source if it still offers it to that node by that number, and the
@@ -26,7 +27,7 @@ impl Driver {
             return Err(unfit(&recorded, &format!("node {node_id:?} is to have it by offer {number}")));
         }
         if recorded.handover().is_some_and(|handover| handover.side == Side::Offered) {
-            self.remember_released(&self.parts_of(id), node_id)?;
+            self.remember_released(id, node_id)?;
         }
         match &recorded {
             Recorded::Snapshot(snapshot) => self.delete_known_snapshot(snapshot)?,
@@ -36,17 +37,43 @@ impl Driver {
         Ok(())
     }
 
-    /// Remembers for a while that these snapshots are on another node, so that no repeated CreateSnapshot makes others with their ids here.
-    fn remember_released(&self, ids: &[SnapshotId], node_id: &str) -> Result<()> {
+    /// Remembers for a while that this is on another node, so that no repeated CreateSnapshot makes another one with its id here, and so that
+    /// controllers know where it is if that node does not answer.
+    fn remember_released(&self, id: &MovingId, node_id: &str) -> Result<()> {
         let now = Timestamp::now();
         self.forget_earlier(now);
-        for id in ids {
-            let id = VolumeId::of_taken(&self.node_key, id);
+        for id in self.released_ids(id, &self.parts_of(id)) {
             let deleted_here = Some(now);
             let (left, node_id) = (id.clone(), node_id.to_owned());
             self.store.put_moved(Moved { id, left, by: 0, node_id, deleted: false, deleted_here })?;
         }
         Ok(())
+    }
+
+    /// Forgets that this was on another node: it has come back. If that fails, the record of the snapshot itself counts.
+    pub(super) fn forget_release(&self, id: &MovingId) {
+        for id in self.released_ids(id, &self.parts_of(id)) {
+            if self.store.released_to(&id).is_some()
+                && let Err(error) = self.store.delete_moved(&id, Durability::Lazy)
+            {
+                tracing::warn!(%id, %error, "the record of an earlier move of a snapshot cannot be removed");
+            }
+        }
+    }
+
+    /// Returns the node that this was released to, as long as this node remembers that.
+    pub(in crate::driver) fn released_to(&self, id: &MovingId) -> Option<String> {
+        self.released_ids(id, &[]).iter().find_map(|id| self.store.released_to(id))
+    }
+
+    /// Returns the ids that stand for the snapshots of a move, and for the group, once they are released.
+    fn released_ids(&self, id: &MovingId, members: &[SnapshotId]) -> Vec<VolumeId> {
+        let own = match id {
+            MovingId::Snapshot(id) => return vec![VolumeId::of_taken(&self.node_key, id)],
+            MovingId::Group(id) => VolumeId::of_released_group(&self.node_key, id),
+        };
+        let members = members.iter().map(|id| VolumeId::of_taken(&self.node_key, id));
+        members.chain([own]).collect()
     }
 
     /// Makes sure that a snapshot of this id was not released to another node a while ago.

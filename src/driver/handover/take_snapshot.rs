@@ -118,6 +118,7 @@ impl Driver {
             Recorded::Snapshot(there) => drop(self.acknowledge_snapshot(Arc::clone(there))?),
             Recorded::Group(there) => drop(self.acknowledge_group(Arc::clone(there))?),
         }
+        self.forget_release(&there.id());
         Ok(number)
     }
 

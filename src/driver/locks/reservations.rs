@@ -13,8 +13,7 @@ use crate::driver::locks::guarded::Guarded;
 use crate::error::{Busy, Error, OsContext, Result};
 use crate::model::answer::{Found, Location, Reserved};
 use crate::model::{
-    FoundSnapshot, GroupSnapshot, GroupSnapshotId, Handover, Phase, Side, Snapshot, SnapshotId, Timestamp,
-    Volume, VolumeId,
+    FoundSnapshot, GroupSnapshot, Handover, MovingId, Phase, Side, Snapshot, Timestamp, Volume, VolumeId,
 };
 
 /// A controller that lives asks the other nodes in two seconds, and connects to each in two.
@@ -103,17 +102,13 @@ impl Driver {
     /// UNAVAILABLE if its record may be lost, because the state file is damaged, or if its data are missing.
     pub fn find_snapshot(&self, id: &str) -> Result<FoundSnapshot> {
         self.expect_certain(id)?;
-        let found = match (id.parse::<SnapshotId>(), id.parse::<GroupSnapshotId>()) {
-            (Ok(id), _) => match self.store.snapshot(&id) {
-                Some(snapshot) => self.found(&snapshot)?,
-                None => FoundSnapshot::default(),
-            },
-            (_, Ok(id)) => match self.store.group(&id) {
-                Some(group) => self.found_group(&group)?,
-                None => FoundSnapshot::default(),
-            },
-            _ => return Ok(FoundSnapshot::default()),
+        let Ok(moving) = id.parse::<MovingId>() else { return Ok(FoundSnapshot::default()) };
+        let there = match &moving {
+            MovingId::Snapshot(id) => self.store.snapshot(id).map(|snapshot| self.found(&snapshot)),
+            MovingId::Group(id) => self.store.group(id).map(|group| self.found_group(&group)),
         };
+        let released = || FoundSnapshot { moved_to: self.released_to(&moving), ..FoundSnapshot::default() };
+        let found = there.unwrap_or_else(|| Ok(released()))?;
         match found.found || !self.may_be_lost(id) {
             true => Ok(found),
             false => Err(self.uncertain(id)),
@@ -136,7 +131,7 @@ impl Driver {
         let handover = self.handover_of(snapshot);
         // A member is there if the whole group is.
         let incomplete = is_taken(handover.as_ref()) && !self.is_visible(snapshot);
-        Ok(FoundSnapshot { found: self.has_data(snapshot)?, incomplete, handover })
+        Ok(FoundSnapshot { found: self.has_data(snapshot)?, incomplete, handover, moved_to: None })
     }
 
     fn found_group(&self, group: &GroupSnapshot) -> Result<FoundSnapshot> {
@@ -144,7 +139,7 @@ impl Driver {
         for member in self.members_of(&group.id) {
             self.has_data(&member)?;
         }
-        Ok(FoundSnapshot { found: true, incomplete, handover: group.handover.clone() })
+        Ok(FoundSnapshot { found: true, incomplete, handover: group.handover.clone(), moved_to: None })
     }
 
     /// Reports whether the data of a snapshot are here; what is being made or deleted counts as such. The record may outlive the disk.

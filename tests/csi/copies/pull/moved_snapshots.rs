@@ -405,3 +405,17 @@ fn a_full_target_takes_no_snapshot() {
     assert_eq!(moving.holders(), [SOURCE]);
     assert_eq!(moving.pair.target.files(), Vec::<String>::new());
 }
+
+/// So a controller knows where it is if its new node does not answer.
+#[test]
+fn a_source_says_where_its_snapshot_went() {
+    for is_tree in [false, true] {
+        let moving = Moving::new(is_tree);
+        let (source, target) = (&moving.pair.source, &moving.pair.target);
+        let went = |node: &Node| node.driver.find_snapshot(&moving.id).expect("an answer").moved_to;
+        moving.take().expect("it is taken");
+        assert_eq!((went(source), went(target)), (None, None), "both have it");
+        moving.finish();
+        assert_eq!((went(source).as_deref(), went(target)), (Some(TARGET), None));
+    }
+}
