@@ -41,13 +41,13 @@ impl World {
         Ok(usage)
     }
 
-    fn find(&self, directory: &Path, name: &str) -> Outcome<Option<PathBuf>> {
+    fn find(&self, directory: &Path, names: &[&str]) -> Outcome<Option<PathBuf>> {
         let top = self.walk(directory, Last::Keep)?;
         let Node::Directory { .. } = &self.inode(top.node).node else { return Err(Errno::ENOTDIR) };
         let mut todo = vec![(top, PathBuf::new())];
         while let Some((place, path)) = todo.pop() {
             let Node::Directory { now, .. } = &self.inode(place.node).node else { continue };
-            if now.contains_key(name) {
+            if let Some(name) = names.iter().find(|name| now.contains_key(**name)) {
                 return Ok(Some(path.join(name)));
             }
             for below in now.keys() {
@@ -212,8 +212,8 @@ impl Trees for Process {
         self.look("usage", directory.display(), |world| world.usage(directory))
     }
 
-    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
-        self.look("find", directory.display(), |world| world.find(directory, name))
+    fn find(&self, directory: &Path, names: &[&str]) -> io::Result<Option<PathBuf>> {
+        self.look("find", directory.display(), |world| world.find(directory, names))
     }
 
     fn fingerprint(&self, path: &Path) -> io::Result<u64> {

@@ -108,9 +108,10 @@ pub trait Trees: Send + Sync {
     fn lift(&self, directory: &Path) -> io::Result<()>;
     /// What a tree takes, never leaving its filesystem.
     fn usage(&self, directory: &Path) -> io::Result<Usage>;
-    /// Returns the path in a directory of the first entry of this name in it or below, of any kind; only the name, if the kernel does
-    /// not say where the entry is; `None` if there is none. Never follows a link, never leaves the mount of the directory.
-    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>>;
+    /// Returns the path in a directory of the first entry in it or below that has one of these names, of any kind; only the name, if the
+    /// kernel does not say where the entry is; `None` if there is none. Reads the tree once. Never follows a link, never leaves the mount
+    /// of the directory.
+    fn find(&self, directory: &Path, names: &[&str]) -> io::Result<Option<PathBuf>>;
     /// Returns a number for a file, or for a directory with everything below it: another one after each change of a name, an inode
     /// number, a size, a mode, an owner, or the time of the last change of a content or an inode (ctime, which no program can
     /// set). Of the top itself, its name and its ctime do not count, so that a rename of it changes nothing. It is the same in each

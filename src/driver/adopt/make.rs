@@ -176,7 +176,7 @@ impl Driver {
             return Err(Refused::Failed(cause.after_undo(self.remove_volume(&volume))));
         }
         let prepared = self.record_of_volume(&volume).and_then(|record| prepare_place(place, &at, &record));
-        if let Err(cause) = prepared.and_then(|()| self.expect_unused_source(source)) {
+        if let Err(cause) = prepared.and_then(|()| self.expect_adoptable(source)) {
             let undone = self.undo_size(source, &volume);
             return Err(Refused::Failed(cause.after_undo(undone.and(self.remove_volume(&volume)))));
         }
@@ -262,6 +262,7 @@ impl Driver {
         let (volume, _room) = self.record_adopted(pool, Volume { adopted, ..volume }, (way, holds))?;
         let made = self.fill(&volume, source, way == Taken::Shared, holds.to_copy).and_then(|()| {
             self.expect_unchanged(source, request)?;
+            self.expect_no_pool_inside(source)?;
             // What was compared first may have been written to while the rest was.
             if source.fingerprint(&self.os)? != before {
                 return Err(changed(request));

@@ -73,7 +73,7 @@ impl Driver {
         // What was found before the lock may be another call's by now.
         let found = self.find_source(request)?.filter(|found| found.stat.id == source.stat.id);
         let source = found.ok_or_else(|| changed(request))?;
-        self.expect_unused_source(&source)?;
+        self.expect_adoptable(&source)?;
         let wanted = self.fitted(wanted, request, &source)?;
         if request.dry_run {
             let (volume, way) = self.try_adopt(wanted, request, &source)?;
@@ -168,7 +168,7 @@ impl Driver {
         source: &Source,
         request: &AdoptVolume,
     ) -> Result<AdoptedVolume> {
-        self.expect_unused_source(source)?;
+        self.expect_adoptable(source)?;
         let request = AdoptVolume { remove_source: false, ..request.clone() };
         self.finish(volume, &source.around, Some(source), &request)
     }

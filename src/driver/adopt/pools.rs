@@ -23,7 +23,7 @@ struct Spot {
 }
 
 impl Driver {
-    /// Makes sure that no pool is in the source or around it.
+    /// Makes sure that no pool of this driver is in the source or around it, and none of another driver around it.
     ///
     /// # Errors
     /// INVALID_ARGUMENT with the pool, or with the file that says that there is one.
@@ -46,7 +46,7 @@ impl Driver {
         self.expect_unmarked(source)
     }
 
-    /// Makes sure that no directory around the source is one of a pool that this driver does not serve, nor one in it.
+    /// Makes sure that neither the source nor a directory around it is one of a pool that this driver does not serve.
     fn expect_unmarked(&self, source: &Source) -> Result<()> {
         let looking = || format!("look for pools around {}", source.shown());
         let own: Vec<FileId> = self.pools.open().iter().map(|pool| pool.id).collect();
@@ -62,15 +62,24 @@ impl Driver {
                 self.expect_no_marker(held.path(), &source.root().join(part), &own)?;
             }
         }
+        Ok(())
+    }
+
+    /// Makes sure that no directory below the source is one of a pool. This reads the whole tree: an adoption does it twice, since another
+    /// driver can make a pool in the tree as long as the tree is in its place. The first time is before anything is changed. The second
+    /// time is right before the rename of the tree, or after the copy, before the tree gets another name.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT with the file that says that there is one.
+    pub(super) fn expect_no_pool_inside(&self, source: &Source) -> Result<()> {
         if source.stat.kind != FileKind::Directory {
             return Ok(());
         }
-        for marker in MARKERS {
-            if let Some(found) = self.os.trees.find(&source.at(), marker).doing(looking)? {
-                return Err(marked(&source.real().join(found)));
-            }
+        let looking = || format!("look for pools in {}", source.shown());
+        match self.os.trees.find(&source.at(), &MARKERS).doing(looking)? {
+            Some(found) => Err(marked(&source.real().join(found))),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// `shown` is the directory for people.

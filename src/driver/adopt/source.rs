@@ -228,7 +228,18 @@ impl Driver {
         Ok(Some(Source { around, stat }))
     }
 
-    /// Makes sure that nothing has the source mounted, attached or, if it is a file, open, and that no pool is in it or around it.
+    /// Makes sure that nothing uses the source ([`expect_unused_source`](Self::expect_unused_source)), and that no other driver has a pool
+    /// in it.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION with what uses it; INVALID_ARGUMENT for what is a pool's.
+    pub(super) fn expect_adoptable(&self, source: &Source) -> Result<()> {
+        self.expect_unused_source(source)?;
+        self.expect_no_pool_inside(source)
+    }
+
+    /// Makes sure that nothing has the source mounted, attached or, if it is a file, open, and that no pool is around it and none of this
+    /// driver in it.
     ///
     /// # Errors
     /// FAILED_PRECONDITION with what uses it; INVALID_ARGUMENT for what is a pool's.

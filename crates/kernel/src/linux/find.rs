@@ -1,4 +1,4 @@
-//! A search for a name in a tree.
+//! A search for names in a tree.
 
 use std::ffi::CStr;
 use std::io;
@@ -13,10 +13,10 @@ use nix::sys::stat::Mode;
 use super::walk::{Visit, walk};
 
 /// See [`Trees::find`](crate::Trees::find).
-pub(super) fn find(directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
+pub(super) fn find(directory: &Path, names: &[&str]) -> io::Result<Option<PathBuf>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let top = Dir::from_fd(open(directory, flags, Mode::empty())?)?;
-    let mut visit = Search { name, top: path_of(&top), found: None };
+    let mut visit = Search { names, top: path_of(&top), found: None };
     match walk(top, &mut visit) {
         Err(_) if visit.found.is_some() => {}
         walked => walked?,
@@ -30,17 +30,17 @@ fn path_of(directory: &Dir) -> Option<PathBuf> {
 }
 
 struct Search<'a> {
-    name: &'a str,
+    names: &'a [&'a str],
     top: Option<PathBuf>,
     found: Option<PathBuf>,
 }
 
 impl Visit for Search<'_> {
     fn entry(&mut self, parent: &Dir, name: &CStr, kind: Option<Type>) -> nix::Result<bool> {
-        if name.to_bytes() == self.name.as_bytes() {
+        if let Some(name) = self.names.iter().find(|wanted| wanted.as_bytes() == name.to_bytes()) {
             let above = path_of(parent).zip(self.top.as_deref());
             let above = above.and_then(|(parent, top)| Some(parent.strip_prefix(top).ok()?.to_owned()));
-            self.found = Some(above.unwrap_or_default().join(self.name));
+            self.found = Some(above.unwrap_or_default().join(name));
             return Err(Errno::ECANCELED);
         }
         // What is no directory is refused when it is opened.

@@ -56,8 +56,8 @@ impl Trees for LinuxTrees {
         usage(directory).map_err(at("usage of", directory))
     }
 
-    fn find(&self, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
-        find(directory, name).map_err(at("search", directory))
+    fn find(&self, directory: &Path, names: &[&str]) -> io::Result<Option<PathBuf>> {
+        find(directory, names).map_err(at("search", directory))
     }
 
     fn fingerprint(&self, path: &Path) -> io::Result<u64> {

@@ -138,10 +138,10 @@ fn trees(os: &Os, dir: &Path) {
     os.images.allocate(&deep.join("f"), MIB).expect("allocate");
     let usage = os.trees.usage(&root).expect("usage");
     assert_eq!(usage.inodes, empty.inodes + 200);
-    let found = os.trees.find(&root, "d99").expect("find").expect("an entry");
+    let found = os.trees.find(&root, &["d100", "d99"]).expect("find").expect("an entry");
     assert_eq!(root.join(&found), deep, "beyond the levels that stay open");
-    assert_eq!(os.trees.find(&root, "d100").expect("find"), None);
-    assert_eq!(errno(os.trees.find(&deep.join("f"), "f")), Some(Errno::ENOTDIR));
+    assert_eq!(os.trees.find(&root, &["d100", "d101"]).expect("find"), None);
+    assert_eq!(errno(os.trees.find(&deep.join("f"), &["f"])), Some(Errno::ENOTDIR));
     assert!(usage.bytes >= empty.bytes + MIB, "{usage:?}");
     // In parts: as many entries as it is told, and not one more.
     let mut asked = 0;

@@ -217,3 +217,16 @@ fn no_room_leaves_the_source_in_place() {
     assert!(rig.kernel.exists(&path));
     assert_eq!(rig.kernel.tree(format!("{DATA}/volumes")), Vec::<String>::new());
 }
+
+/// A tree can have a million files, and another driver can make a pool in it at any time.
+#[test]
+fn a_tree_is_searched_for_pools_twice() {
+    for path in [format!("{FAR}/pvc-1"), format!("{NEAR_DIRECTORIES}/pvc-1")] {
+        let rig = rig();
+        make_directory(&rig.kernel, &path);
+        rig.kernel.watch_looks(true);
+        rig.ok(directory(&path));
+        let searched = rig.kernel.looks().into_iter().filter(|look| look.name == "find").count();
+        assert_eq!(searched, 2, "{path}: before any change, and at the last moment");
+    }
+}
