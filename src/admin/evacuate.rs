@@ -1,5 +1,6 @@
 //! `hostloop evacuate`: every volume of a node moves to another one, and every snapshot, if that is asked for.
 
+mod ended;
 pub(super) mod snapshots;
 
 use std::collections::{BTreeSet, HashMap};

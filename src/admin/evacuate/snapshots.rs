@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use super::ended::{Ended, elsewhere};
 use crate::admin::api::inspect::Cut;
 use crate::admin::inspect::harmless;
 use crate::admin::screen::{Screen, Style};
@@ -66,7 +67,7 @@ pub(super) struct Item {
     pub(super) name: String,
     pub(super) id: String,
     /// The node that has it.
-    node: String,
+    pub(super) node: String,
     /// The target nodes, the best first; or the reason why it stays.
     pub(super) targets: Result<Vec<String>, String>,
 }
@@ -102,21 +103,19 @@ impl<N: Nodes> Emptying<'_, N> {
             self.screen.say(&format!("no snapshot is on node {}", wanted.node));
             return Ok(true);
         }
-        let mut left = Vec::new();
+        let (mut good, mut left) = (0_usize, Vec::new());
         for item in &items {
-            let moved = match &item.targets {
+            let ended = match &item.targets {
                 Ok(targets) => self.move_to_one(item, targets).await,
-                Err(why) => Err(why.clone()),
+                Err(why) => Ended::Stays(why.clone()),
             };
-            match moved {
-                Ok(target) => self.report(item, Ok(&target)),
-                Err(why) => {
-                    self.report(item, Err(&why));
-                    left.push((item, why));
-                }
+            self.report(item, &ended);
+            match ended {
+                Ended::On(_) => good += 1,
+                Ended::Gone => {}
+                Ended::Stays(why) => left.push((item, why)),
             }
         }
-        let good = items.len() - left.len();
         self.screen.say(&format!("{good} of {} snapshots have moved", items.len()));
         if !left.is_empty() {
             self.screen.say(&format!("These stay on node {}:", wanted.node));
@@ -127,8 +126,17 @@ impl<N: Nodes> Emptying<'_, N> {
         Ok(left.is_empty())
     }
 
-    /// Moves a snapshot to the first of these nodes that has room, and returns that.
-    async fn move_to_one(&mut self, item: &Item, targets: &[String]) -> Result<String, String> {
+    /// Moves a snapshot to the first of these nodes that has room. If that is refused, looks where it is.
+    async fn move_to_one(&mut self, item: &Item, targets: &[String]) -> Ended {
+        let why = match self.try_targets(item, targets).await {
+            Ok(target) => return Ended::On(target),
+            Err(why) => why,
+        };
+        let nodes = self.nodes.ask_all().await.unwrap_or_default();
+        elsewhere(&nodes, item).unwrap_or(Ended::Stays(why))
+    }
+
+    async fn try_targets(&mut self, item: &Item, targets: &[String]) -> Result<String, String> {
         let mut full = Vec::new();
         for target in targets {
             let order = SnapshotOrder {
@@ -178,20 +186,24 @@ impl<N: Nodes> Emptying<'_, N> {
         }
     }
 
-    fn report(&mut self, item: &Item, moved: Result<&str, &str>) {
-        let (outcome, message) = match moved {
-            Ok(_) => ("Moved", ""),
-            Err(why) => ("Stays", why),
+    fn report(&mut self, item: &Item, ended: &Ended) {
+        let (outcome, target_node, message) = match ended {
+            Ended::On(node) => ("Moved", Some(node.as_str()), ""),
+            Ended::Gone => ("Gone", None, "no node has it any longer"),
+            Ended::Stays(why) => ("Stays", None, why.as_str()),
         };
         let Item { name, id, node, .. } = item;
         if self.screen.style == Style::Json {
-            let row =
-                Row { snapshot: name, id, source_node: node, target_node: moved.ok(), outcome, message };
+            let row = Row { snapshot: name, id, source_node: node, target_node, outcome, message };
             if let Ok(text) = serde_json::to_string(&row) {
                 self.screen.line(&text);
             }
-        } else if let Ok(target) = moved {
-            self.screen.say(&harmless(&format!("{name}: is on node {target}")));
+            return;
+        }
+        match ended {
+            Ended::On(target) => self.screen.say(&harmless(&format!("{name}: is on node {target}"))),
+            Ended::Gone => self.screen.say(&harmless(&format!("{name}: {message}"))),
+            Ended::Stays(_) => {}
         }
     }
 }

@@ -20,6 +20,8 @@ struct Moving {
     nodes: Vec<AskedNode>,
     /// Answers, the last one first.
     answers: Vec<NotMoved>,
+    /// The nodes after the first order.
+    after: Option<Vec<AskedNode>>,
     /// The snapshots and the targets of all orders.
     orders: Vec<(String, String)>,
 }
@@ -32,6 +34,9 @@ impl Nodes for Movers {
     async fn move_snapshot(&self, order: &SnapshotOrder) -> Result<(), NotMoved> {
         let mut moving = self.0.lock().unwrap();
         moving.orders.push((order.id.clone(), order.target_node_id.clone()));
+        if let Some(after) = moving.after.take() {
+            moving.nodes = after;
+        }
         match moving.answers.pop() {
             Some(answer) => Err(answer),
             None => Ok(()),
@@ -314,4 +319,48 @@ fn without_controllers_no_snapshot_moves() {
         assert!(out.contains("1 of 1 volumes have moved"), "{out}");
         assert!(err.contains("no controller of hostloop.csi.dev runs that answers"), "{err}");
     });
+}
+
+/// The order has ended a move that was given up: what this node had of the snapshot is deleted, and another node has it.
+#[test]
+fn a_snapshot_that_another_node_has_does_not_stay() {
+    let copy = || {
+        vec![
+            node("node-1", 9, &[], &[snapshot("s", "gone")]),
+            node("node-2", 5, &[], &[]),
+            node("node-3", 1, &[], &[]),
+        ]
+    };
+    let refused = NotMoved::Refused("its move was given up".to_owned());
+    let run = |after: Vec<AskedNode>| {
+        let command = Command::new(copy(), &["s"]).answers(std::slice::from_ref(&refused));
+        command.movers.0.lock().unwrap().after = Some(after);
+        command.run()
+    };
+    let of = |parts: [&[SnapshotDetails]; 3]| {
+        let [one, two, three] = parts;
+        vec![node("node-1", 9, &[], one), node("node-2", 5, &[], two), node("node-3", 1, &[], three)]
+    };
+    let (there, half) =
+        (snapshot("s", "gone"), SnapshotDetails { phase: "creating".to_owned(), ..snapshot("s", "gone") });
+    let (good, out) = run(of([&[], &[], std::slice::from_ref(&there)]));
+    assert_eq!(good, Ok(true), "{out}");
+    assert_eq!(out, "shop/of-s: is on node node-3\n1 of 1 snapshots have moved\n");
+    let (good, out) = run(of([&[], &[], &[]]));
+    assert_eq!(
+        (good, out.as_str()),
+        (Ok(true), "shop/of-s: no node has it any longer\n0 of 1 snapshots have moved\n")
+    );
+
+    // What is not known stays.
+    let mut silent = of([&[], &[], &[]]);
+    silent[2].answer = Err("no answer".to_owned());
+    let mut silent_source = of([&[], &[], std::slice::from_ref(&there)]);
+    silent_source[0].answer = Err("no answer".to_owned());
+    let on_its_way = of([&[], &[], std::slice::from_ref(&half)]);
+    for after in [silent, silent_source, on_its_way, copy()] {
+        let (good, out) = run(after);
+        assert_eq!(good, Ok(false), "{out}");
+        assert!(out.contains("These stay on node node-1:\n  shop/of-s: its move was given up"), "{out}");
+    }
 }
