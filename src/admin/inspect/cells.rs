@@ -145,7 +145,7 @@ pub(super) fn snapshots(rows: &[SnapshotRow], all: bool, wide: bool) -> String {
         let mut cells = vec![
             name,
             text(row.claim.as_ref()),
-            row.node.clone(),
+            row.node.clone().unwrap_or_else(|| "?".to_owned()),
             text(row.pool.as_ref()),
             bytes(row.size_bytes),
             disk(row.disk_bytes, row.shared_bytes),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::gather::Found;
 use super::order::{Keys, Ordered};
-use super::volumes::{UNKNOWN, is_of};
+use super::volumes::{UNKNOWN, UNKNOWN_NODE, UNKNOWN_PREFIX, is_of};
 use crate::admin::api::inspect::{Cut, Known};
 use crate::cli::ScopeArgs;
 use crate::model::details::SnapshotDetails;
@@ -30,7 +30,7 @@ pub(super) struct SnapshotRow {
     /// The CSI id of its volume, which may be gone.
     pub(super) volume: String,
     pub(super) group: Option<String>,
-    pub(super) node: String,
+    pub(super) node: Option<String>,
     pub(super) pool: Option<String>,
     /// Also that its node did not answer.
     pub(super) phase: String,
@@ -70,24 +70,31 @@ pub(super) fn rows(found: &Found, scope: &ScopeArgs, namespace: Option<&str>) ->
         }
     }
     add_unknown(&mut rows, found, &volumes);
+    let may_be_on =
+        |node: Option<&String>| node.is_none_or(|node| found.unanswered().any(|(silent, _)| silent == node));
     rows.retain(|row| {
         namespace.is_none_or(|namespace| row.namespace.as_deref() == Some(namespace))
-            && is_of(scope.node.as_ref(), Some(&row.node))
-            && (is_of(scope.pool.as_ref(), row.pool.as_ref()) || row.phase == UNKNOWN)
+            && (is_of(scope.node.as_ref(), row.node.as_ref())
+                || row.node.is_none() && may_be_on(scope.node.as_ref()))
+            && (is_of(scope.pool.as_ref(), row.pool.as_ref()) || row.phase.starts_with(UNKNOWN_PREFIX))
     });
     super::order::sort(&mut rows, scope.sort_by);
     rows
 }
 
-/// Adds what the API server knows of the snapshots of nodes that did not answer. The id of a snapshot says which node made it.
+/// Adds what the API server knows of the snapshots that may be on nodes which did not answer. The id of a snapshot says which node made it. If
+/// that one has answered, or has left the cluster, the snapshot may have been moved to any of those that did not answer.
 fn add_unknown(rows: &mut Vec<SnapshotRow>, found: &Found, volumes: &HashMap<&str, &Known>) {
     let silent: HashMap<String, &str> =
         found.unanswered().map(|(node, _)| (NodeKey::of(node).to_string(), node)).collect();
+    if silent.is_empty() {
+        return;
+    }
     // A snapshot can have been taken to another node.
     let answered: HashSet<String> = rows.iter().map(|row| row.id.clone()).collect();
     for cut in found.objects.snapshots.iter().flatten().filter(|cut| !answered.contains(&cut.id)) {
-        let key = cut.id.parse::<SnapshotId>().map(|id| id.node_key().to_owned());
-        let Some(node) = key.ok().and_then(|key| silent.get(&key)) else { continue };
+        let Ok(id) = cut.id.parse::<SnapshotId>() else { continue };
+        let node = silent.get(id.node_key()).map(|node| (*node).to_owned());
         let known = volumes.get(cut.volume.as_str());
         rows.push(SnapshotRow {
             namespace: Some(cut.snapshot.namespace.clone()),
@@ -96,8 +103,8 @@ fn add_unknown(rows: &mut Vec<SnapshotRow>, found: &Found, volumes: &HashMap<&st
             id: cut.id.clone(),
             claim: known.and_then(|known| known.claim.as_ref()).map(|claim| claim.name.clone()),
             volume: cut.volume.clone(),
-            node: (*node).to_owned(),
-            phase: UNKNOWN.to_owned(),
+            phase: if node.is_some() { UNKNOWN } else { UNKNOWN_NODE }.to_owned(),
+            node,
             size_bytes: cut.bytes,
             age_seconds: cut.age,
             ..SnapshotRow::default()
@@ -122,7 +129,7 @@ fn row(node: &str, snapshot: &SnapshotDetails, cut: Option<&Cut>, known: Option<
         claim: known.and_then(|known| known.claim.as_ref()).map(|claim| claim.name.clone()),
         volume: snapshot.volume_id.clone(),
         group: snapshot.group_id.clone(),
-        node: node.to_owned(),
+        node: Some(node.to_owned()),
         pool: Some(snapshot.pool.clone()),
         phase: snapshot.phase.clone(),
         size_bytes: Some(snapshot.size_bytes),

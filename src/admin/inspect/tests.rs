@@ -290,7 +290,8 @@ fn snapshots_of_a_silent_node_have_rows() {
     found.objects.snapshots.as_mut().unwrap().extend([
         cut(made("n2", "nightly"), "nightly"),
         cut(taken_along.clone(), "taken-along"),
-        cut(made("n1", "deleted"), "deleted"),
+        cut(made("n1", "moved-away"), "moved-away"),
+        cut(made("n9", "of-a-node-that-left"), "of-a-node-that-left"),
         cut("foreign".to_owned(), "foreign"),
     ]);
     let elsewhere = SnapshotDetails {
@@ -306,13 +307,27 @@ fn snapshots_of_a_silent_node_have_rows() {
     assert_eq!(
         lines(&text)[1..],
         [
+            "moved-away lost ? - 5 GiB ? Unknown (a node did not answer) 10m",
             "nightly lost n2 - 5 GiB ? Unknown (node did not answer) 10m",
+            "of-a-node-that-left lost ? - 5 GiB ? Unknown (a node did not answer) 10m",
             "taken-along - n1 default 0 B ? ready -",
         ]
     );
     let of_pool = ScopeArgs { pool: Some("other".to_owned()), ..ScopeArgs::default() };
     let rows = super::snapshots::rows(&found, &of_pool, Some("web"));
-    assert_eq!(rows.len(), 1, "what is in which pool is not known");
+    assert_eq!(rows.len(), 3, "what is in which pool is not known");
+    for (node, count) in [("n1", 1), ("n2", 3), ("n3", 0)] {
+        let of_node = ScopeArgs { node: Some(node.to_owned()), ..ScopeArgs::default() };
+        let rows = super::snapshots::rows(&found, &of_node, Some("web"));
+        assert_eq!(rows.len(), count, "{node}");
+    }
+    for node in &mut found.nodes {
+        if node.answer.is_err() {
+            node.answer = Ok(NodeAnswer::default());
+        }
+    }
+    let rows = super::snapshots::rows(&found, &ScopeArgs::default(), Some("web"));
+    assert_eq!(rows.len(), 1, "each node has answered");
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::model::details::{DetailedTrouble, VolumeDetails};
 pub(super) const MISSING: &str = "Missing";
 /// The health of a volume whose node did not answer.
 pub(super) const UNKNOWN: &str = "Unknown (node did not answer)";
+/// The state of a snapshot that may be on any of several nodes which did not answer.
+pub(super) const UNKNOWN_NODE: &str = "Unknown (a node did not answer)";
 /// The start of the health of a volume that may exist and for which no node has answered.
 pub(super) const UNKNOWN_PREFIX: &str = "Unknown";
 
