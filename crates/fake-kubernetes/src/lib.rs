@@ -67,6 +67,8 @@ pub struct Kubernetes {
     pub watched: bool,
     /// Reason and note of each event, in the order in which they were written.
     pub events: Vec<String>,
+    /// The number of objects in the longest answer to a list.
+    pub longest_list: usize,
     /// How many pods may be evicted.
     pub budget: u32,
     /// How many pods may be away at the same time; any number if it is `None`.

@@ -71,7 +71,21 @@ fn asks_for_moving(query: &str) -> bool {
     query.contains("labelSelector=hostloop.csi.dev%2Fmoving%3Dtrue")
 }
 
-fn list(kubernetes: &Kubernetes, key: &Key, query: &str) -> (u16, Value) {
+/// Returns the page of a list that a request asks for: the objects, and the token of the next page. A token is the number of the objects before
+/// it. The list of the real API server does not change between its pages; this one can.
+fn page<'a>(items: Vec<&'a Value>, query: &str) -> (Vec<&'a Value>, Option<String>) {
+    let number = |name: &str| {
+        let of_name = |part: &str| part.strip_prefix(name)?.strip_prefix('=')?.parse::<usize>().ok();
+        query.split('&').find_map(of_name)
+    };
+    let (from, limit) = (number("continue").unwrap_or(0), number("limit").filter(|limit| *limit > 0));
+    let all = items.len();
+    let page: Vec<&Value> = items.into_iter().skip(from).take(limit.unwrap_or(all)).collect();
+    let end = from.saturating_add(page.len());
+    (page, (end < all).then(|| end.to_string()))
+}
+
+fn list(kubernetes: &mut Kubernetes, key: &Key, query: &str) -> (u16, Value) {
     let on_node = query.split('&').find_map(|part| part.strip_prefix("fieldSelector=spec.nodeName%3D"));
     let moving = asks_for_moving(query);
     let asked = |object: &&Value| {
@@ -79,12 +93,13 @@ fn list(kubernetes: &Kubernetes, key: &Key, query: &str) -> (u16, Value) {
             && (!moving || object["metadata"]["labels"][MOVING] == "true")
             && on_node.is_none_or(|node| object["spec"]["nodeName"].as_str().unwrap_or_default() == node)
     };
-    let items: Vec<&Value> = kubernetes.all(&key.0).filter(asked).collect();
-    let version = kubernetes.version.to_string();
-    (
-        200,
-        json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items}),
-    )
+    let (items, next) = page(kubernetes.all(&key.0).filter(asked).collect(), query);
+    let metadata =
+        json!({"resourceVersion": kubernetes.version.to_string(), "continue": next.unwrap_or_default()});
+    let (count, answer) =
+        (items.len(), json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}));
+    kubernetes.longest_list = kubernetes.longest_list.max(count);
+    (200, answer)
 }
 
 /// What a watch of one kind is told of what happened after a version: a line for each change.

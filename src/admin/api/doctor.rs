@@ -138,7 +138,7 @@ impl Cluster {
 ///
 /// # Errors
 /// If one page did not come: then nothing is known.
-async fn whole<K>(api: &Api<K>) -> Result<Vec<K>>
+pub(in crate::admin) async fn whole<K>(api: &Api<K>) -> Result<Vec<K>>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
-use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 
 use super::failed;
 use super::foreign::{self, Host, plain};
 use crate::admin::api::Cluster;
+use crate::admin::api::doctor::whole;
 
 /// What is to be adopted.
 #[derive(Debug, Clone, Copy)]
@@ -28,9 +28,8 @@ impl Cluster {
     /// # Errors
     /// Who has it, and what to do, as text.
     pub(in crate::admin) async fn expect_sole(&self, sought: Sought<'_>) -> Result<(), String> {
-        let all = ListParams::default();
-        let volumes = Api::<PersistentVolume>::all(self.client.clone()).list(&all).await.map_err(failed)?;
-        for volume in volumes.items.iter().filter(|volume| volume.name_any() != sought.volume) {
+        let volumes = whole(&Api::<PersistentVolume>::all(self.client.clone())).await.map_err(failed)?;
+        for volume in volumes.iter().filter(|volume| volume.name_any() != sought.volume) {
             let has_it = foreign::place(volume, sought.root).is_ok_and(|(path, _)| sought.has(&path));
             if has_it && self.may_be_of(foreign::node(volume), sought.node).await? {
                 return Err(format!(
@@ -42,8 +41,8 @@ impl Cluster {
                 ));
             }
         }
-        let pods = self.in_namespace::<Pod>(None).list(&all).await.map_err(failed)?;
-        match pods.items.iter().find(|pod| sought.is_mounted_by(pod)) {
+        let pods = whole(&self.in_namespace::<Pod>(None)).await.map_err(failed)?;
+        match pods.iter().find(|pod| sought.is_mounted_by(pod)) {
             None => Ok(()),
             Some(pod) => Err(format!(
                 "pod {}/{} mounts {} of node {} as a hostPath; end it first",

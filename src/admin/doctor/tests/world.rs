@@ -209,7 +209,11 @@ fn add(kubernetes: &mut Kubernetes, object: Value) {
 
 impl State {
     fn list(&mut self, path: &str, query: &str) -> (u16, Value) {
-        let (code, mut list) = answer(&mut self.kubernetes, &http::Method::GET, path, query, &Value::Null);
+        // The pages are made here, so that one can fail.
+        let is_of_page = |part: &&str| part.starts_with("limit=") || part.starts_with("continue=");
+        let whole: Vec<&str> = query.split('&').filter(|part| !is_of_page(part)).collect();
+        let (code, mut list) =
+            answer(&mut self.kubernetes, &http::Method::GET, path, &whole.join("&"), &Value::Null);
         let Some(page) = self.page.filter(|_| code == 200) else { return (code, list) };
         let given = query.split('&').find_map(|part| part.strip_prefix("continue="));
         let from: usize = given.map_or(0, |from| from.parse().unwrap());

@@ -97,3 +97,27 @@ fn a_directory_that_a_pod_mounts_is_left_alone() {
         assert!(err.contains("pod other/backup-0 mounts /old/db"), "{err}");
     });
 }
+
+/// A cluster can have more objects than an API server answers at once.
+#[test]
+fn other_users_are_read_page_by_page() {
+    let (world, nodes) = (world(), Makers::default());
+    for number in 0..1200 {
+        let path = if number == 1100 { "/opt/lp/pvc-1".to_owned() } else { format!("/data/{number}") };
+        add_volume(&world, &format!("pv-{number:04}"), &path, "host-1");
+        add_pod(&world, &format!("pod-{number:04}"), &path, ("node-1", "Running"));
+    }
+    // Without the namespace, the command looks for a controller by its label, which this API server does not select by.
+    let line = format!("{YES} --driver-namespace {DRIVERS}");
+    with_kubernetes(&world, async {
+        let (outcome, _, err) = adopt(&world, &nodes, &line).await;
+        assert_eq!(outcome, Outcome::Failed);
+        assert!(err.contains("PersistentVolume pv-1100 has /opt/lp/pvc-1"), "{err}");
+        world.server.with(|k| k.remove(&key("persistentvolumes", "", "pv-1100")));
+        let (outcome, _, err) = adopt(&world, &nodes, &line).await;
+        assert_eq!(outcome, Outcome::Failed);
+        assert!(err.contains("pod other/pod-1100 mounts /opt/lp/pvc-1"), "{err}");
+    });
+    let longest = world.server.with(|k| k.longest_list);
+    assert!((1..=500).contains(&longest), "{longest} objects in one answer");
+}
