@@ -81,7 +81,7 @@ pub struct AdoptArgs {
     pub remove_source: bool,
 
     /// With --claim: give up an adoption that was interrupted, and create the earlier PersistentVolume again. Refused if the data are in
-    /// a volume of hostloop already; deletes nothing
+    /// a volume of hostloop already, or if the node does not see them in their place; deletes nothing
     #[arg(long, conflicts_with_all = ["image", "directory", "class", "size", "remove_source"])]
     pub give_up: bool,
 

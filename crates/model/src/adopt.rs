@@ -58,7 +58,7 @@ pub struct AdoptVolume {
     pub remove_source: bool,
     /// Nothing is changed.
     pub dry_run: bool,
-    /// It is only said whether there is a volume of it.
+    /// It is only said whether there is a volume of it, and where the source is.
     pub look: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct AdoptionOrder {
     pub remove_source: bool,
     /// Nothing is changed.
     pub dry_run: bool,
-    /// It is only said whether there is a volume of it.
+    /// It is only said whether there is a volume of it, and where the source is.
     pub look: bool,
 }
 
@@ -99,8 +99,8 @@ pub struct Adoption {
     pub block: bool,
     /// How the data came to the volume: rename, reflink or copy.
     pub way: String,
-    /// Where the source is now; `None` if it is in the volume or was removed.
+    /// Where the source is now; `None` if it is in the volume or was removed, and in an answer to a look also if that cannot be seen.
     pub left: Option<String>,
-    /// There is a volume. Otherwise the source is where it was, whole.
+    /// There is a volume. Otherwise nothing was taken away from where the source was.
     pub made: bool,
 }

@@ -35,6 +35,8 @@ struct Made {
     left: Option<String>,
     /// The node does not answer.
     silent: bool,
+    /// The node sees no source.
+    blind: bool,
 }
 
 impl Nodes for Makers {
@@ -60,7 +62,10 @@ impl Nodes for Makers {
                 driver_name: DRIVER.to_owned(),
                 way: "rename".to_owned(),
                 made: is_made,
-                left: made.left.clone(),
+                left: match order.look && !is_made && !made.blind {
+                    true => Some(order.path.clone()),
+                    false => made.left.clone(),
+                },
                 ..Adoption::default()
             }),
         }

@@ -29,9 +29,9 @@ pub struct AdoptedVolume {
     /// The volume, or what it would be.
     pub volume: Option<Arc<Volume>>,
     pub way: Option<Taken>,
-    /// Where the source is now; `None` if it is in the volume or was removed.
+    /// Where the source is now; `None` if it is in the volume or was removed, and in an answer to a look also if that cannot be seen.
     pub left: Option<PathBuf>,
-    /// There is a volume. Otherwise the source is where it was, whole.
+    /// There is a volume. Otherwise nothing was taken away from where the source was.
     pub made: bool,
 }
 
@@ -49,11 +49,18 @@ impl Driver {
         let _turn = self.lock(&turn_of(&self.node_key, request))?;
         let made = self.made_of(request)?;
         if request.look {
-            let nothing = AdoptedVolume { volume: None, way: None, left: None, made: false };
-            return Ok(made.map_or(nothing, |(volume, _guard)| {
-                let left = self.whereabouts(&volume, request);
-                answer(volume, left)
-            }));
+            return Ok(match made {
+                Some((volume, _guard)) => {
+                    let left = self.whereabouts(&volume, request);
+                    answer(volume, left)
+                }
+                None => {
+                    // What cannot be seen is not known to be there.
+                    let is_there = self.find_source(request).is_ok_and(|source| source.is_some());
+                    let left = is_there.then(|| request.path.clone());
+                    AdoptedVolume { volume: None, way: None, left, made: false }
+                }
+            });
         }
         let source = self.find_source(request)?;
         if let Some((volume, _guard)) = made {

@@ -321,8 +321,16 @@ fn a_look_needs_no_flag_and_no_source() {
     let rig = rig();
     let path = format!("{NEAR}/disk.img");
     let look = peer::AdoptVolumeRequest { look: true, ..image(&path) };
-    assert!(!rig.ok(look.clone()).made);
+    let seen = |rig: &Rig| {
+        let found = rig.ok(look.clone());
+        (found.made, found.left)
+    };
+    assert_eq!(seen(&rig), (false, String::new()), "there is no source");
     make_image(&rig.kernel, &path, FsType::Ext4, 100 << 20);
+    assert_eq!(seen(&rig), (false, path.clone()));
+    let blind = rig.restart_with(&[]);
+    assert_eq!(seen(&blind), (false, String::new()), "it cannot be seen");
+    let rig = blind.restart_with(&["--adopt-from", &flags()]);
     rig.ok(image(&path));
     let rig = rig.restart_with(&[]);
     assert!(rig.ok(look).made);

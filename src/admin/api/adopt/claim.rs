@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::failed;
 use super::foreign::{self, Foreign, Host, become_ours, is_of_provisioner};
-use super::give_up::{as_before, is_in_place, whereabouts};
+use super::give_up::{as_before, is_in_place, not_seen, whereabouts};
 use super::record::Records;
 use crate::admin::adopt::{Class, Nodes, Session, name_claim};
 use crate::admin::seen::Name;
@@ -330,7 +330,7 @@ impl<N: Nodes> Session<N> {
         self.create(seen, &volume).await
     }
 
-    /// Makes sure that a node which has refused has made no volume.
+    /// Makes sure that a node which has refused has made no volume, and that the source is in its place.
     ///
     /// # Errors
     /// Why not, what is where, and what to do.
@@ -340,7 +340,8 @@ impl<N: Nodes> Session<N> {
             "Claim {name} stays without a PersistentVolume; run the command again when that is mended"
         );
         match self.adopt(&look).await {
-            Ok(found) if !found.made => Ok(()),
+            Ok(found) if !found.made && is_in_place(&found, &look) => Ok(()),
+            Ok(found) if !found.made => Err(format!("{why}. {}. {stays}", not_seen(&look))),
             Ok(found) if is_in_place(&found, &look) => {
                 let where_it_is = whereabouts(&found, &look);
                 Err(format!("{why}. Now {where_it_is}. {stays}, or go back to what it had (--give-up)"))

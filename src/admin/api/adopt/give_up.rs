@@ -80,8 +80,12 @@ impl<N: Nodes> Session<N> {
                 look.node_id
             )
         })?;
-        if found.made && !is_in_place(&found, &look) {
+        let is_in_place = is_in_place(&found, &look);
+        if found.made && !is_in_place {
             return Err(format!("{}: run the command without --give-up", whereabouts(&found, &look)));
+        }
+        if !is_in_place {
+            return Err(format!("{}. Claim {name} gets nothing back before the node sees it there", not_seen(&look)));
         }
         if found.made {
             self.screen.say(&format!(
@@ -93,7 +97,16 @@ impl<N: Nodes> Session<N> {
     }
 }
 
-/// Whether the source of a volume that was made by a copy has its own name.
+/// Says that a node has made no volume, and does not see the source either.
+pub(super) fn not_seen(order: &AdoptionOrder) -> String {
+    let (node, path) = (&order.node_id, &order.path);
+    format!(
+        "node {node} has made no volume of {path}, and does not see that it is there: look whether its disk is mounted, and whether the \
+         directory of --adopt-from still has it"
+    )
+}
+
+/// Reports whether the node sees the source in its place.
 pub(super) fn is_in_place(found: &Adoption, order: &AdoptionOrder) -> bool {
     found.left.as_deref() == Some(order.path.as_str())
 }

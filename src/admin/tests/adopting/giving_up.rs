@@ -112,3 +112,27 @@ fn a_silent_node_gives_nothing_back() {
         assert!(volume(&world).is_none() && recorded(&world).is_some());
     });
 }
+
+/// Its disk is not mounted, or somebody has removed it: pods would get an empty directory.
+#[test]
+fn a_source_that_is_not_seen_is_not_given_back() {
+    let (world, nodes) = (world(), Makers::default());
+    let before = volume(&world).unwrap();
+    nodes.0.lock().unwrap().blind = true;
+    with_kubernetes(&world, async {
+        nodes.refuse(&[NotAdopted::Refused("no room".to_owned())], false);
+        let (outcome, _, err) = adopt(&world, &nodes, YES).await;
+        assert!(
+            outcome == Outcome::Failed && err.contains("no room. node node-1 has made no volume"),
+            "{err}"
+        );
+        assert!(volume(&world).is_none() && recorded(&world).is_some(), "by itself");
+        let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP).await;
+        assert!(outcome == Outcome::Failed && err.contains("does not see that it is there"), "{err}");
+        assert!(volume(&world).is_none() && recorded(&world).is_some(), "with --give-up");
+        nodes.0.lock().unwrap().blind = false;
+        let (outcome, _, err) = adopt(&world, &nodes, GIVE_UP).await;
+        assert_eq!(outcome, Outcome::Done, "{err}");
+        is_back(&world, &before);
+    });
+}
