@@ -16,6 +16,7 @@ use super::Outcome;
 use super::api::Cluster;
 use super::api::adopt::failed;
 use super::api::adopt::others::Sought;
+use super::api::adopt::record::Records;
 use super::inspect::{cluster_of, connect, harmless};
 use super::screen::Screen;
 use super::seen::Name;
@@ -197,8 +198,20 @@ impl<N: Nodes> Session<N> {
 
     /// Asks the node until the volume is there.
     pub(super) async fn adopt(&mut self, order: &AdoptionOrder) -> Result<Adoption, String> {
+        self.adopt_while(order, None).await
+    }
+
+    /// Asks the node until the volume is there, as long as the adoption of the claim with this uid is not given up.
+    pub(super) async fn adopt_while(
+        &mut self,
+        order: &AdoptionOrder,
+        adoption: Option<(&Records, &str)>,
+    ) -> Result<Adoption, String> {
         let (mut said, mut refused_since) = (String::new(), None);
         loop {
+            if let Some((records, uid)) = adoption {
+                records.expect_under_way(uid).await?;
+            }
             let why = match self.nodes.adopt(order).await {
                 Ok(adoption) => return Ok(adoption),
                 Err(NotAdopted::Refused(why)) => return Err(why),

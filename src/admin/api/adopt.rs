@@ -3,6 +3,7 @@
 pub(in crate::admin) mod claim;
 mod foreign;
 mod give_up;
+mod make;
 pub(in crate::admin) mod others;
 pub(in crate::admin) mod record;
 

@@ -92,6 +92,11 @@ impl World {
         *self.rule.lock().unwrap() = Box::new(rule);
     }
 
+    /// Returns the same cluster for a user to whom everything is answered.
+    pub(super) fn without_rule(&self) -> World {
+        World { rule: Arc::new(Mutex::new(Box::new(|_| None))), ..self.clone() }
+    }
+
     /// Returns a client of a user.
     pub(super) fn client(&self) -> Client {
         let world = self.clone();

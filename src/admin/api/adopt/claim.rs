@@ -15,9 +15,8 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::failed;
-use super::foreign::{self, Foreign, Host, become_ours, is_of_provisioner};
-use super::give_up::{as_before, is_in_place, not_seen, whereabouts};
-use super::record::Records;
+use super::foreign::{self, Foreign, Host, is_of_provisioner};
+use super::record::{IS_GIVEN_UP, Records};
 use crate::admin::adopt::{Class, Nodes, Session, name_claim};
 use crate::admin::seen::Name;
 use crate::cluster::moves::claims;
@@ -42,12 +41,21 @@ pub(super) struct Seen {
     whole: Option<Value>,
     /// The PersistentVolume when the adoption began.
     pub(super) recorded: Option<Value>,
+    /// The uid of the record with that.
+    own: String,
+    /// A command gives the adoption up.
+    pub(super) is_given_up: bool,
     pub(super) records: Records,
 }
 
 impl Seen {
     pub(super) fn uid(&self) -> String {
         self.claim.uid().unwrap_or_default()
+    }
+
+    /// Removes the record that was seen.
+    pub(super) async fn end(&self) -> Result<(), String> {
+        self.records.remove(&self.uid(), &self.own).await
     }
 }
 
@@ -64,11 +72,11 @@ impl<N: Nodes> Session<N> {
     pub(in crate::admin) async fn adopt_claim(&mut self, name: Name) -> Result<(), String> {
         let class = if self.args.give_up { Class::default() } else { self.class().await? };
         let records = self.records().await?;
-        let (mut waits, mut said) = (0, "");
+        let (mut waits, mut said, mut has_begun) = (0, "", false);
         loop {
             let step = match self.args.give_up {
                 true => self.step_back(&name, &records).await,
-                false => self.step(&name, &class, &records).await,
+                false => self.step(&name, &class, &records, &mut has_begun).await,
             };
             match step? {
                 Step::Done => return Ok(()),
@@ -104,7 +112,13 @@ impl<N: Nodes> Session<N> {
         if volume_name.is_empty() {
             return Err(format!("claim {name} has no volume yet"));
         }
-        let recorded = records.read(&claim.uid().unwrap_or_default()).await?;
+        // In this order: a command that gives an adoption up writes that into the record, and changes the PersistentVolume after that. So if
+        // this is the PersistentVolume from after the change, the record says it. If it is an earlier one, no change of it is accepted.
+        let whole = objects.whole_volume(&volume_name).await.map_err(failed)?;
+        let record = records.read(&claim.uid().unwrap_or_default()).await?;
+        let (own, is_given_up) =
+            record.as_ref().map(|record| (record.uid.clone(), record.is_given_up)).unwrap_or_default();
+        let recorded = record.map(|record| record.volume);
         let is_of_claim = |recorded: &Value| {
             let text = |path| recorded.pointer(path).and_then(Value::as_str);
             text("/metadata/name") == Some(volume_name.as_str())
@@ -113,10 +127,10 @@ impl<N: Nodes> Session<N> {
         if recorded.as_ref().is_some_and(|recorded| !is_of_claim(recorded)) {
             return Err(format!("what was recorded of claim {name} is of another claim"));
         }
-        let whole = objects.whole_volume(&volume_name).await.map_err(failed)?;
         let volume = whole.as_ref().map(PersistentVolume::deserialize).transpose();
         let volume = volume.map_err(|error| format!("PersistentVolume {volume_name}: {error}"))?;
-        Ok(Seen { claim, volume_name, volume, whole, recorded, records: records.clone() })
+        let records = records.clone();
+        Ok(Seen { claim, volume_name, volume, whole, recorded, own, is_given_up, records })
     }
 
     /// Whether a PersistentVolume is one of hostloop.
@@ -125,8 +139,14 @@ impl<N: Nodes> Session<N> {
         csi.is_some_and(|csi| csi.driver == self.args.source.driver_name)
     }
 
-    /// Looks, and does the next step.
-    async fn step(&mut self, name: &Name, class: &Class, records: &Records) -> Result<Step, String> {
+    /// Looks, and does the next step. `has_begun` says whether this command has seen the adoption under way.
+    async fn step(
+        &mut self,
+        name: &Name,
+        class: &Class,
+        records: &Records,
+        has_begun: &mut bool,
+    ) -> Result<Step, String> {
         let seen = self.look(name, records).await?;
         if seen.recorded.is_some() && !self.args.yes {
             let begun = "an adoption of this claim has begun; repeat the command with --yes";
@@ -139,7 +159,14 @@ impl<N: Nodes> Session<N> {
                 self.screen.say(&format!("claim {name} has a volume of {driver}"));
                 Ok(Step::Done)
             }
-            (None, Some(volume)) => self.begin(name, class, &seen, volume).await,
+            (None, Some(_)) if *has_begun => {
+                Err(format!("claim {name} has what it had before: another command has given the adoption up"))
+            }
+            (None, Some(volume)) => {
+                let step = self.begin(name, class, &seen, volume).await?;
+                *has_begun = matches!(step, Step::Next);
+                Ok(step)
+            }
             (None, None) => Err(format!(
                 "PersistentVolume {} of claim {name} does not exist, and nothing has recorded it",
                 seen.volume_name
@@ -147,8 +174,14 @@ impl<N: Nodes> Session<N> {
             (Some(recorded), Some(volume)) if self.is_ours(volume) || is_again(recorded, volume) => {
                 self.end(name, &seen, self.is_ours(volume)).await
             }
-            (Some(recorded), Some(volume)) => self.take_away(recorded, volume).await,
-            (Some(recorded), None) => self.make(name, class, &seen, recorded).await,
+            (Some(_), _) if seen.is_given_up => Err(format!("claim {name}: {IS_GIVEN_UP}")),
+            (Some(recorded), volume) => {
+                *has_begun = true;
+                match volume {
+                    Some(volume) => self.take_away(recorded, volume).await,
+                    None => self.make(name, class, &seen, recorded).await,
+                }
+            }
         }
     }
 
@@ -199,7 +232,7 @@ impl<N: Nodes> Session<N> {
         Ok(Step::Next)
     }
 
-    async fn expect_no_pods(&mut self, name: &Name) -> Result<(), String> {
+    pub(super) async fn expect_no_pods(&mut self, name: &Name) -> Result<(), String> {
         let cluster = self.cluster.as_ref().ok_or("--claim needs a kubeconfig")?;
         let pods = cluster.users(Some(&name.namespace)).await.map_err(failed)?;
         let users: Vec<&str> = pods
@@ -302,73 +335,6 @@ impl<N: Nodes> Session<N> {
         }
     }
 
-    /// Has the volume made, and creates its PersistentVolume.
-    async fn make(
-        &mut self,
-        name: &Name,
-        class: &Class,
-        seen: &Seen,
-        recorded: &Value,
-    ) -> Result<Step, String> {
-        self.expect_no_pods_running(name).await?;
-        let order = self.order(name, class, recorded).await?;
-        let sole = self.expect_sole(&seen.volume_name, &order).await;
-        sole.map_err(|why| format!("{why}, and run the command again"))?;
-        let volume = match self.adopt(&order).await {
-            Ok(adoption) => {
-                self.tell(&order, &adoption);
-                let mut volume = exchange::made_again(recorded, &adoption.node_id);
-                become_ours(&mut volume, &adoption);
-                volume
-            }
-            Err(why) => {
-                self.expect_not_made(name, order, &why).await?;
-                self.screen.say(&format!("claim {name} gets its PersistentVolume back: {why}"));
-                as_before(recorded)
-            }
-        };
-        self.create(seen, &volume).await
-    }
-
-    /// Makes sure that a node which has refused has made no volume, and that the source is in its place.
-    ///
-    /// # Errors
-    /// Why not, what is where, and what to do.
-    async fn expect_not_made(&mut self, name: &Name, order: AdoptionOrder, why: &str) -> Result<(), String> {
-        let look = AdoptionOrder { look: true, ..order };
-        let stays = format!(
-            "Claim {name} stays without a PersistentVolume; run the command again when that is mended"
-        );
-        match self.adopt(&look).await {
-            Ok(found) if !found.made && is_in_place(&found, &look) => Ok(()),
-            Ok(found) if !found.made => Err(format!("{why}. {}. {stays}", not_seen(&look))),
-            Ok(found) if is_in_place(&found, &look) => {
-                let where_it_is = whereabouts(&found, &look);
-                Err(format!("{why}. Now {where_it_is}. {stays}, or go back to what it had (--give-up)"))
-            }
-            Ok(found) => Err(format!("{why}. Now {}. {stays}", whereabouts(&found, &look))),
-            Err(unknown) => Err(format!("{why}. Whether a volume was made is not known: {unknown}. {stays}")),
-        }
-    }
-
-    /// Creates a PersistentVolume of the claim.
-    pub(super) async fn create(&mut self, seen: &Seen, volume: &Value) -> Result<Step, String> {
-        match self.objects()?.create_volume(volume, Run::Real).await {
-            Ok(_) => Ok(Step::Next),
-            Err(error) if is_outdated(&error) => Ok(Step::Next),
-            Err(error) => Err(format!(
-                "create PersistentVolume {}: {}; run the command again",
-                seen.volume_name,
-                failed(error)
-            )),
-        }
-    }
-
-    /// A pod that was scheduled before the claim was Lost may still run.
-    async fn expect_no_pods_running(&mut self, name: &Name) -> Result<(), String> {
-        self.expect_no_pods(name).await.map_err(|why| format!("{why}, and run the command again"))
-    }
-
     /// Waits until the claim is bound, and removes the record.
     pub(super) async fn end(&mut self, name: &Name, seen: &Seen, is_ours: bool) -> Result<Step, String> {
         let objects = self.objects()?;
@@ -393,7 +359,7 @@ impl<N: Nodes> Session<N> {
                 patched => patched.map_err(failed)?,
             }
         }
-        seen.records.remove(&seen.uid()).await?;
+        seen.end().await?;
         match (is_ours, self.args.give_up) {
             (true, _) => {
                 self.screen.say(&format!("claim {name} is adopted"));

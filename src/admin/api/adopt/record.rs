@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::{DeleteParams, ObjectMeta, PostParams};
-use serde_json::Value;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
 
 use super::failed;
 use crate::admin::adopt::{Nodes, Session};
@@ -14,9 +14,26 @@ use crate::admin::api::Cluster;
 /// The one entry of a record: the earlier PersistentVolume.
 pub(in crate::admin) const VOLUME: &str = "persistentVolume";
 
+/// On a record: a command gives the adoption up, and no command asks the node for the volume any longer. On a PersistentVolume: it was changed after
+/// that, so that a command which has read it before changes and deletes nothing.
+pub(in crate::admin) const GIVING_UP: &str = "hostloop.csi.dev/adoption-given-up";
+
+/// What an adoption has begun with.
+pub(super) struct Record {
+    /// The PersistentVolume that the claim had.
+    pub(super) volume: Value,
+    /// The uid of the record itself: a later adoption of the claim has another one.
+    pub(super) uid: String,
+    /// A command gives the adoption up.
+    pub(super) is_given_up: bool,
+}
+
+/// Why a command does not go on with an adoption.
+pub(super) const IS_GIVEN_UP: &str = "another command gives the adoption up; to end that if it was interrupted, run this command with --give-up";
+
 /// The records of adoptions that have begun.
 #[derive(Clone)]
-pub(super) struct Records {
+pub(in crate::admin) struct Records {
     maps: Api<ConfigMap>,
     namespace: String,
 }
@@ -26,16 +43,42 @@ impl Records {
         Records { maps: Api::namespaced(cluster.client.clone(), &namespace), namespace }
     }
 
-    /// Returns the PersistentVolume that the claim with this uid had; `None` if no adoption of it has begun.
+    /// Returns what the adoption of the claim with this uid has begun with; `None` if none has begun.
     ///
     /// # Errors
     /// What to change, as text.
-    pub(super) async fn read(&self, uid: &str) -> Result<Option<Value>, String> {
+    pub(super) async fn read(&self, uid: &str) -> Result<Option<Record>, String> {
         let name = name(uid);
         let Some(map) = self.maps.get_opt(&name).await.map_err(failed)? else { return Ok(None) };
+        let (uid, is_given_up) = (map.uid().unwrap_or_default(), map.annotations().contains_key(GIVING_UP));
         let text = map.data.unwrap_or_default().remove(VOLUME).unwrap_or_default();
-        let read = serde_json::from_str(&text).map(Some);
+        let read = serde_json::from_str(&text).map(|volume| Some(Record { volume, uid, is_given_up }));
         read.map_err(|error| format!("ConfigMap {}/{name} cannot be read: {error}", self.namespace))
+    }
+
+    /// Writes whether a command gives the adoption up. Succeeds if there is no record any longer.
+    ///
+    /// # Errors
+    /// What to change, as text.
+    pub(super) async fn give_up(&self, uid: &str, is_given_up: bool) -> Result<(), String> {
+        let value = is_given_up.then_some("true");
+        let change = Patch::Merge(json!({"metadata": {"annotations": {GIVING_UP: value}}}));
+        match self.maps.patch(&name(uid), &PatchParams::default(), &change).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            written => written.map(drop).map_err(failed),
+        }
+    }
+
+    /// Makes sure that the adoption goes on, right before the node is asked for the volume.
+    ///
+    /// # Errors
+    /// If it is given up, or has ended, as text.
+    pub(in crate::admin) async fn expect_under_way(&self, uid: &str) -> Result<(), String> {
+        match self.read(uid).await? {
+            Some(Record { is_given_up: false, .. }) => Ok(()),
+            Some(_) => Err(IS_GIVEN_UP.to_owned()),
+            None => Err("another command has ended the adoption meanwhile".to_owned()),
+        }
     }
 
     /// Writes it down, unless there is a record already.
@@ -55,13 +98,26 @@ impl Records {
         }
     }
 
-    /// Removes it.
+    /// Makes sure that other commands have not asked the node again, right before the claim gets back what it had.
+    ///
+    /// # Errors
+    /// If one may have, as text.
+    pub(super) async fn expect_given_up(&self, uid: &str) -> Result<(), String> {
+        match self.read(uid).await? {
+            Some(Record { is_given_up: true, .. }) => Ok(()),
+            _ => Err("another command goes on with the adoption, or has ended it; run this command again"
+                .to_owned()),
+        }
+    }
+
+    /// Removes the record with this uid of its own. That of a later adoption of the claim stays.
     ///
     /// # Errors
     /// What to change, as text.
-    pub(super) async fn remove(&self, uid: &str) -> Result<(), String> {
-        match self.maps.delete(&name(uid), &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+    pub(super) async fn remove(&self, uid: &str, own: &str) -> Result<(), String> {
+        let same = Preconditions { uid: Some(own.to_owned()), resource_version: None };
+        match self.maps.delete(&name(uid), &DeleteParams::default().preconditions(same)).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.code == 409 => Ok(()),
             removed => removed.map(drop).map_err(failed),
         }
     }

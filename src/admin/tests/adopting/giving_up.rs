@@ -136,3 +136,57 @@ fn a_source_that_is_not_seen_is_not_given_back() {
         is_back(&world, &before);
     });
 }
+
+/// Another administrator waits for the node. Without this, the node would rename the source away from the PersistentVolume that is back.
+#[test]
+fn an_adoption_that_is_given_up_asks_no_more() {
+    for asked in 1..5 {
+        let (world, nodes) = (world(), Makers::default());
+        let before = volume(&world).unwrap();
+        nodes.refuse(&vec![NotAdopted::Working("3%".to_owned()); asked], false);
+        with_kubernetes(&world, async {
+            let give_up = async {
+                sleep(Duration::from_secs(1)).await;
+                adopt(&world, &nodes, GIVE_UP).await
+            };
+            let ((first, _, says), (second, _, err)) = tokio::join!(adopt(&world, &nodes, YES), give_up);
+            assert_eq!((first, second), (Outcome::Failed, Outcome::Done), "{says} {err}");
+            assert!(says.contains("another command gives the adoption up"), "{says}");
+            assert_eq!(nodes.volumes(), 0, "after {asked} answers");
+            is_back(&world, &before);
+        });
+    }
+}
+
+/// The other command has read the PersistentVolume, and is about to delete it.
+#[test]
+fn a_kept_volume_is_not_deleted_by_another_command() {
+    let (world, nodes) = (world(), Makers::default());
+    world.server.with(|k| {
+        k.change("persistentvolumes", VOLUME, |volume| {
+            volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+        });
+    });
+    let before = volume(&world).unwrap();
+    let (other, done) = (world.without_rule(), Arc::new(Mutex::new(None)));
+    let (given_up, of) = (Arc::clone(&done), nodes.clone());
+    world.refuse(move |request| {
+        let mut given_up = given_up.lock().unwrap();
+        if request.starts_with("DELETE") && request.ends_with(VOLUME) && given_up.is_none() {
+            let (other, nodes) = (other.clone(), of.clone());
+            let run = move || on_a_clock_of_its_own(adopt(&other, &nodes, GIVE_UP));
+            *given_up = Some(std::thread::spawn(run).join().unwrap());
+        }
+        None
+    });
+    with_kubernetes(&world, async {
+        let (outcome, _, says) = adopt(&world, &nodes, YES).await;
+        let given_up = done.lock().unwrap().take();
+        let (second, _, err) = given_up.expect("the first command deletes the PersistentVolume");
+        assert_eq!((outcome, second), (Outcome::Failed, Outcome::Done), "{says} {err}");
+        assert!(says.contains("has given the adoption up"), "{says}");
+        is_back(&world, &before);
+        assert_eq!(volume(&world).unwrap()["metadata"]["uid"], before["metadata"]["uid"]);
+        assert_eq!(volume(&world).unwrap()["metadata"]["annotations"], before["metadata"]["annotations"]);
+    });
+}
