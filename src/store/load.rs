@@ -6,8 +6,8 @@ use std::path::Path;
 use super::Identity;
 use super::error::{ADVICE, StoreError};
 use super::memory::Memory;
-use super::record::{self, Change, FORMAT, Header, Put};
-use crate::model::NodeKey;
+use super::record::{self, Change, FORMAT, Header, Line, Put, Rename};
+use crate::model::{Handover, NodeKey, Side, Volume};
 
 /// What a state file holds.
 #[derive(Debug)]
@@ -60,16 +60,24 @@ pub struct Damage {
     pub words: BTreeSet<String>,
 }
 
-/// Reads a state file. If it is damaged, returns the records that are whole, and the damage.
+/// Reads a state file. If it is damaged, returns the records that are whole, and the damage. `previous` returns the state file that this
+/// one has replaced, if there is one. It is called only if neither the header nor a record says whose the file is.
 ///
 /// # Errors
 /// [`StoreError`] for a file of another owner or format, and for lines that no crash and no damage to a few bytes explain (see the
 /// [module](super)).
-pub(super) fn load(bytes: &[u8], identity: &Identity, file: &Path) -> Result<Loaded, StoreError> {
+pub(super) fn load(
+    bytes: &[u8],
+    identity: &Identity,
+    file: &Path,
+    previous: impl FnOnce() -> Option<Vec<u8>>,
+) -> Result<Loaded, StoreError> {
     let all: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
     let (mut first, mut lines) = all.split_first().map_or((&[][..], &[][..]), |(first, rest)| (*first, rest));
     let (header, damage) = match header(first, identity, file) {
-        Err(StoreError::Damaged { reason, .. }) if is_ours(lines, identity) => {
+        Err(StoreError::Damaged { reason, .. })
+            if is_ours(lines, identity) || has_replaced_ours(lines, previous, identity, file) =>
+        {
             // A record without a header before it, or behind one that has lost its newline.
             if record::intact_at_end(first).is_some() {
                 (first, lines) = (&[], &all);
@@ -118,17 +126,56 @@ pub(super) fn load(bytes: &[u8], identity: &Identity, file: &Path) -> Result<Loa
     }
 }
 
-/// Reports whether lines behind a bad header are of this node, by the ids of what was made on it.
+/// Reports whether lines behind a bad header are of this node, by the ids of what was made on it. What has moved here keeps the id that it
+/// got on another node.
 fn is_ours(lines: &[&[u8]], identity: &Identity) -> bool {
     let node = NodeKey::of(&identity.node_id);
-    let intact = lines.iter().filter_map(|line| record::parse(record::intact(line)?).ok());
-    intact.into_iter().any(|line| match line.change {
-        Change::Put(Put::Volume(volume)) => {
-            volume.directory().node_key() == node.as_str() || !volume.adopted_from.is_empty()
+    let is_here =
+        |volume: &Volume| volume.directory().node_key() == node.as_str() || !volume.adopted_from.is_empty();
+    intact(lines).any(|line| match line.change {
+        Change::Put(Put::Volume(volume)) => is_here(&volume),
+        Change::Rename(Rename { to, .. }) => is_here(&to),
+        // A snapshot that was taken from this node has its key, and is on another one. Of a member, the record of the
+        // group says that.
+        Change::Put(Put::Snapshot(snapshot)) => {
+            let is_alone = snapshot.group.is_none() && !is_taken(snapshot.handover.as_ref());
+            is_alone && snapshot.id.node_key() == node.as_str()
         }
-        Change::Put(Put::Snapshot(snapshot)) => snapshot.id.node_key() == node.as_str(),
-        _ => false,
+        Change::Put(Put::GroupSnapshot(group)) => {
+            group.id.node_key() == node.as_str() && !is_taken(group.handover.as_ref())
+        }
+        // What a volume leaves gets an id of the node that it has left.
+        Change::Put(Put::Moved(moved)) => {
+            moved.deleted_here.is_none() && moved.left.node_key() == node.as_str()
+        }
+        Change::Delete(_) => false,
     })
+}
+
+fn is_taken(handover: Option<&Handover>) -> bool {
+    handover.is_some_and(|handover| handover.side == Side::Taken)
+}
+
+/// Reports whether the previous state file of the directory is of this node. Ids say nothing if all records are of what has moved here. A
+/// previous file of another node says nothing either: `hostloop state adopt-node` leaves one. A file without any record is not read on:
+/// there is nothing in it to lose.
+fn has_replaced_ours(
+    lines: &[&[u8]],
+    previous: impl FnOnce() -> Option<Vec<u8>>,
+    identity: &Identity,
+    file: &Path,
+) -> bool {
+    if intact(lines).next().is_none() {
+        return false;
+    }
+    let Some(previous) = previous() else { return false };
+    let first = previous.split_inclusive(|byte| *byte == b'\n').next();
+    first.is_some_and(|first| header(first, identity, file).is_ok())
+}
+
+/// Returns the records of the lines that are whole and that this version knows.
+fn intact(lines: &[&[u8]]) -> impl Iterator<Item = Line> {
+    lines.iter().filter_map(|line| record::parse(record::intact(line)?).ok())
 }
 
 /// Returns the header that the lines behind a bad one can have had.

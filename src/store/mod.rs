@@ -95,6 +95,11 @@ const SLACK: u64 = 1000;
 /// More than the changes that a state file has in its life.
 const NEWER: u64 = 1 << 40;
 
+/// Returns the previous state file; `None` if there is none, or if it cannot be read.
+fn read_previous(files: &dyn Files, data_dir: &Path) -> Option<Vec<u8>> {
+    files.read(&data_dir.join(writer::PREVIOUS_FILE)).ok()
+}
+
 /// Whose state it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -136,7 +141,8 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let file = Self::file(data_dir);
         let bytes = files.stat(&file)?.map(|_| files.read(&file)).transpose()?;
-        let loaded = bytes.map(|bytes| load::load(&bytes, &identity, &file)).transpose()?;
+        let previous = || read_previous(files.as_ref(), data_dir);
+        let loaded = bytes.map(|bytes| load::load(&bytes, &identity, &file, previous)).transpose()?;
         for left in [writer::NEW_FILE, writer::NEW_PREVIOUS] {
             files.remove_file(&data_dir.join(left))?;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::load::{self, Damage};
 use super::record::Put;
 use super::writer::{DAMAGED_FILE, PREVIOUS_FILE, Writer};
-use super::{Identity, Store, StoreError};
+use super::{Identity, Store, StoreError, read_previous};
 use crate::kernel::Files;
 use crate::model::{GroupSnapshot, GroupSnapshotId, Moved, Snapshot, SnapshotId, Volume, VolumeId};
 
@@ -40,12 +40,12 @@ impl Store {
         data_dir: &Path,
         identity: &Identity,
     ) -> Result<Option<Salvage>, StoreError> {
-        salvage(files, &Self::file(data_dir), identity)
+        salvage(files, &Self::file(data_dir), identity, || read_previous(files, data_dir))
     }
 
     /// Reads the previous state file; `None` if it does not exist or cannot be read.
     pub fn salvage_previous(files: &dyn Files, data_dir: &Path, identity: &Identity) -> Option<Salvage> {
-        salvage(files, &data_dir.join(PREVIOUS_FILE), identity).ok().flatten()
+        salvage(files, &data_dir.join(PREVIOUS_FILE), identity, || None).ok().flatten()
     }
 
     /// Makes the state file anew, in one step; durable on return. Its numbers begin with `first`. The present one is kept as the
@@ -65,9 +65,14 @@ impl Store {
     }
 }
 
-fn salvage(files: &dyn Files, file: &Path, identity: &Identity) -> Result<Option<Salvage>, StoreError> {
+fn salvage(
+    files: &dyn Files,
+    file: &Path,
+    identity: &Identity,
+    previous: impl FnOnce() -> Option<Vec<u8>>,
+) -> Result<Option<Salvage>, StoreError> {
     let bytes = files.stat(file)?.map(|_| files.read(file)).transpose()?;
-    let loaded = bytes.map(|bytes| load::load(&bytes, identity, file)).transpose()?;
+    let loaded = bytes.map(|bytes| load::load(&bytes, identity, file, previous)).transpose()?;
     Ok(loaded.map(|loaded| Salvage {
         records: Records {
             volumes: loaded.memory.volumes,

@@ -186,7 +186,10 @@ fn lines_in_the_wrong_place_stop_the_start() {
     // Without a header, nothing but the ids says whose the lines are.
     let theirs = Identity { node_id: "node-b".to_owned(), ..identity() };
     let headless = [line(1), line(2)].concat();
-    assert!(matches!(load::load(&headless, &theirs, &file()), Err(StoreError::Damaged { line: 1, .. })));
+    assert!(matches!(
+        load::load(&headless, &theirs, &file(), || None),
+        Err(StoreError::Damaged { line: 1, .. })
+    ));
 }
 
 #[test]
@@ -204,7 +207,7 @@ fn a_header_with_senseless_numbers_stops_the_start() {
 
 #[test]
 fn a_file_is_settled_until_something_is_written_to_it() {
-    let is_settled = |bytes: &[u8]| load::load(bytes, &identity(), &file()).unwrap().is_settled();
+    let is_settled = |bytes: &[u8]| load::load(bytes, &identity(), &file(), || None).unwrap().is_settled();
     let disk = Disk::holding(&sample(4));
     drop(open(&disk).unwrap());
     assert!(is_settled(&disk.read()), "the start has written it anew");

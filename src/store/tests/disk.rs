@@ -52,7 +52,7 @@ impl Disk {
     /// A directory with a state file, durable.
     pub fn holding(bytes: &[u8]) -> Self {
         let disk = Disk::new();
-        disk.kernel.write_file(file(), bytes).and_then(|()| disk.kernel.sync(DIR)).unwrap();
+        disk.write(bytes);
         disk
     }
 
@@ -64,6 +64,16 @@ impl Disk {
     /// The state file.
     pub fn read(&self) -> Vec<u8> {
         self.kernel.read_file(file()).unwrap()
+    }
+
+    /// Replaces the state file, durably.
+    pub fn write(&self, bytes: &[u8]) {
+        self.write_to(&file(), bytes);
+    }
+
+    /// Replaces a file, durably.
+    pub fn write_to(&self, path: &Path, bytes: &[u8]) {
+        self.kernel.write_file(path, bytes).and_then(|()| self.kernel.sync(DIR)).unwrap();
     }
 
     fn stat(&self) -> FileStat {

@@ -4,6 +4,7 @@ mod damage;
 mod disk;
 mod faults;
 mod group;
+mod owner;
 mod room;
 mod state;
 

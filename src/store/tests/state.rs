@@ -169,7 +169,7 @@ fn a_file_of_an_earlier_format_is_renewed_or_left() {
     drop(open(&disk).unwrap());
     let before = disk.read();
     let take_over = || {
-        let mut loaded = load::load(&disk.read(), &identity(), &file()).unwrap();
+        let mut loaded = load::load(&disk.read(), &identity(), &file(), || None).unwrap();
         loaded.format -= 1;
         Writer::new(disk.files(), Path::new(DIR), identity(), SLACK).take_over(&loaded)
     };
