@@ -1,4 +1,4 @@
-//! The tests that docs/guarantees.md names are there: a promise whose test is gone is none.
+//! The tests that docs/guarantees.md and docs/doctor.md name are there: a promise whose test is gone is none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,6 +89,35 @@ fn every_test_that_is_named_is_there() {
     }
     assert!(count > 50, "only {count} tests were found in {PAGE}");
     assert!(problems.is_empty(), "{PAGE}:\n{}", problems.join("\n"));
+}
+
+/// The classes of findings, as the code has them.
+fn classes() -> Vec<String> {
+    let source = fs::read_to_string(root().join("crates/model/src/findings.rs")).expect("the classes");
+    let constants =
+        source.lines().filter(|line| line.starts_with("pub const ") && line.contains(": &str = "));
+    constants.map(|line| line.split('"').nth(1).expect("a text").to_owned()).collect()
+}
+
+#[test]
+fn each_class_of_findings_has_its_tests() {
+    let page = fs::read_to_string(root().join("docs/doctor.md")).expect("the page");
+    let (_, rest) = page.split_once("## Each class, made by hand").expect("the table");
+    let rows = rest.lines().skip(1).take_while(|line| !line.starts_with("## "));
+    let rows: Vec<Vec<&str>> = rows
+        .filter(|line| line.starts_with("| `"))
+        .map(|row| row.split('|').map(str::trim).collect())
+        .collect();
+    let of: Vec<String> = rows.iter().map(|row| row[1].trim_matches('`').to_owned()).collect();
+    assert_eq!(of, classes(), "one line for each class, in the order of the code");
+    for row in &rows {
+        assert!(row[2..7].iter().all(|cell| cell.len() > 5), "a cell is empty: {row:?}");
+        let names = named(row[6]);
+        assert!(!names.is_empty(), "{row:?}");
+        let problems: Vec<String> =
+            names.into_iter().filter_map(|(suite, name)| missing(suite, name)).collect();
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
 }
 
 #[test]

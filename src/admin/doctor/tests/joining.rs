@@ -207,7 +207,9 @@ fn objects_without_data_are_told_by_whole_answers() {
     };
     let known = Known { volumes: Some(vec![pv(&handle, "a")]), contents: Some(vec![content]), ..nothing() };
     let classes = |nodes| -> Vec<String> {
-        findings(&look(nodes, known.clone()), HOUR).into_iter().map(|row| row.class).collect()
+        let rows = findings(&look(nodes, known.clone()), HOUR);
+        assert!(rows.iter().all(|row| row.request.is_none() && row.kept.is_some()), "{rows:?}");
+        rows.into_iter().map(|row| row.class).collect()
     };
     assert_eq!(classes(vec![node("a", Vec::new())]), ["content-without-snapshot", "pv-without-volume"]);
     let mut silent = node("a", Vec::new());
