@@ -235,6 +235,7 @@ fn counted(figures: &Figures) -> MoveFigures {
         changed_bytes,
         failures: figures.failures(),
         standby: figures.standby(),
+        cutovers: figures.cutovers().into_iter().map(|(claim, phase)| (claim, phase.as_str())).collect(),
     }
 }
 

@@ -24,6 +24,8 @@ pub struct MoveFigures {
     /// Each claim with a copy that stands by as `NAMESPACE/NAME`, the age of the copy's data and how old they may become, in
     /// seconds.
     pub standby: Vec<(String, f64, f64)>,
+    /// Each claim with which no pod can start, because its volume changes its node or its pool, as `NAMESPACE/NAME`, and the phase.
+    pub cutovers: Vec<(String, &'static str)>,
 }
 
 /// What they are now. Never waits.
@@ -62,6 +64,15 @@ impl Collector for MoveCollector {
         ] {
             page.counter(name, help, value as f64)?;
         }
+        let cutovers = figures
+            .cutovers
+            .iter()
+            .map(|(claim, phase)| ([("claim", claim.as_str()), ("phase", *phase)], 1.0));
+        page.gauges(
+            "hostloop_move_cutover",
+            "1 while no pod can start with the claim, because its volume changes its node or its pool.",
+            cutovers,
+        )?;
         let standby = |of: fn(&(String, f64, f64)) -> f64| {
             figures.standby.iter().map(move |claim| ([("claim", claim.0.as_str())], of(claim)))
         };
@@ -86,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_that_stand_by_are_told_by_their_claims() {
+    fn copies_and_cutovers_have_their_claims() {
         let figures = MoveFigures {
             under_way: Vec::new(),
             done: 0,
@@ -96,6 +107,7 @@ mod tests {
             changed_bytes: 0,
             failures: 0,
             standby: vec![("shop/data-db-0".to_owned(), 12.5, 60.0)],
+            cutovers: vec![("shop/data-db-1".to_owned(), "LastPass")],
         };
         let mut registry = Registry::default();
         registry.register_collector(Box::new(MoveCollector(Arc::new(move || figures.clone()))));
@@ -104,6 +116,7 @@ mod tests {
         for line in [
             "hostloop_standby_age_seconds{claim=\"shop/data-db-0\"} 12.5\n",
             "hostloop_standby_interval_seconds{claim=\"shop/data-db-0\"} 60.0\n",
+            "hostloop_move_cutover{claim=\"shop/data-db-1\",phase=\"LastPass\"} 1.0\n",
         ] {
             assert!(text.contains(line), "{text}");
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt as _;
 
@@ -69,6 +69,20 @@ impl Figures {
         counts
     }
 
+    /// Returns each claim with which no pod can start, because its volume is cut over, as `NAMESPACE/NAME`, with the phase. The
+    /// VolumeReplica names the claim, whether it exists or not.
+    pub fn cutovers(&self) -> Vec<(String, ReplicaPhase)> {
+        let all = |(driver, seen): &(String, Seen)| {
+            seen.replicas
+                .state_filter(|replica| replica.spec.driver == *driver && replica.phase().is_of_a_cutover())
+        };
+        let of = |replica: Arc<VolumeReplica>| {
+            let claim = &replica.spec.claim;
+            (format!("{}/{}", claim.namespace, claim.name), replica.phase())
+        };
+        self.lock().iter().flat_map(all).map(of).collect()
+    }
+
     /// Returns the standby copies.
     pub fn standby(&self) -> Vec<StandbyAge> {
         let now = k8s_openapi::jiff::Timestamp::now();
@@ -105,5 +119,46 @@ impl Figures {
     /// Returns the number of steps that failed and are tried again.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::watcher::Event;
+    use serde_json::json;
+
+    use super::*;
+
+    fn replica(name: &str, driver: &str, phase: &str) -> VolumeReplica {
+        let claim = json!({"namespace": "shop", "name": name, "uid": name});
+        serde_json::from_value(json!({
+            "apiVersion": "hostloop.csi.dev/v1alpha1", "kind": "VolumeReplica", "metadata": {"name": name},
+            "spec": {"driver": driver, "volumeId": name, "generation": 0, "persistentVolume": {"name": name, "uid": "u"},
+                "claim": claim, "sourceNode": "n2", "targetNode": "n1", "copyName": name, "copyId": name, "purpose": "Move"},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn cutover_names_a_claim_that_may_be_gone() {
+        let (seen, mut writers) = Seen::new();
+        let others = ["Pending", "Copying", "Ready", "Standby", "Retiring", "Left", "Abandoning", "Stranded"];
+        let cutovers = ["CuttingOver", "Exchanging", "LastPass", "Completing"];
+        for phase in others.iter().chain(&cutovers) {
+            let replica = replica(&phase.to_lowercase(), "hostloop.csi.dev", phase);
+            writers.replicas.apply_watcher_event(&Event::Apply(replica));
+        }
+        let of_another = replica("theirs", "other.csi.dev", "LastPass");
+        writers.replicas.apply_watcher_event(&Event::Apply(of_another));
+        let figures = Figures::default();
+        assert_eq!(figures.cutovers(), [], "it does not lead");
+        figures.leads(Some(("hostloop.csi.dev", seen)));
+        let text = |(claim, phase): (String, ReplicaPhase)| format!("{claim} {}", phase.as_str());
+        let mut found: Vec<String> = figures.cutovers().into_iter().map(text).collect();
+        found.sort();
+        let mut expected = cutovers.map(|phase| format!("shop/{} {phase}", phase.to_lowercase()));
+        expected.sort();
+        assert_eq!(found, expected);
     }
 }

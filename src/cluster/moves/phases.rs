@@ -69,6 +69,12 @@ impl ReplicaPhase {
         !matches!(self, ReplicaPhase::Retiring | ReplicaPhase::Left | ReplicaPhase::Stranded)
     }
 
+    /// Reports whether no pod can start with the volume: it is fenced, and the copy has not taken over yet.
+    pub const fn is_of_a_cutover(self) -> bool {
+        use ReplicaPhase::{Completing, CuttingOver, Exchanging, LastPass};
+        matches!(self, CuttingOver | Exchanging | LastPass | Completing)
+    }
+
     /// Every phase that this release knows, in the order of a move.
     pub const ALL: [ReplicaPhase; 13] = [
         ReplicaPhase::Pending,

@@ -49,10 +49,13 @@ fn shown() -> Shown {
     let severities = ["degraded", "inaccessible", "data_loss"].map(str::to_owned);
     unhealthy.insert("severity".to_owned(), severities.into());
     unhealthy.insert("reason".to_owned(), BTreeSet::new());
-    // These are there only where a copy stands by: the unit tests of the metrics show them.
-    for name in ["hostloop_standby_age_seconds", "hostloop_standby_interval_seconds"] {
+    // These are there only if there is a standby copy or a cutover: the unit tests of the metrics show them.
+    for name in ["hostloop_standby_age_seconds", "hostloop_standby_interval_seconds", "hostloop_move_cutover"]
+    {
         shown.entry(name.to_owned()).or_default().entry("claim".to_owned()).or_default();
     }
+    let phases = shown["hostloop_moves"]["phase"].clone();
+    shown.entry("hostloop_move_cutover".to_owned()).or_default().insert("phase".to_owned(), phases);
     shown
 }
 
@@ -201,7 +204,7 @@ fn alerts_name_claims_and_sections_that_exist() {
             of_claims += 1;
         }
     }
-    assert!(of_claims >= 3, "unhealthy and lost volumes, and late copies");
+    assert!(of_claims >= 4, "unhealthy and lost volumes, late copies, and cutovers");
 }
 
 #[test]
