@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::model::pull::Way;
 use crate::model::request::{CreateVolume, Source};
 use crate::model::{
-    Capability, Claim, Consistency, Content, CopyOf, ObjectId, Phase, SizeRange, Volume, VolumeId,
+    Capability, Claim, Consistency, Content, CopyOf, ObjectId, Phase, SizeRange, Timestamp, Volume, VolumeId,
     VolumeParameters, VolumeSource, format_exactly,
 };
 
@@ -237,6 +237,7 @@ impl Driver {
         let capabilities = capabilities.into_iter().map(check::without_flags).collect();
         Ok(Volume {
             name,
+            created: created(as_copy, origin),
             capacity_bytes,
             requested_bytes,
             capabilities,
@@ -248,6 +249,14 @@ impl Driver {
             converted,
             ..Volume::new(id, Phase::Creating, content, parameters)
         })
+    }
+}
+
+/// Returns when a volume is made: now, or for a copy that may become its source when that was made.
+fn created(as_copy: bool, origin: Option<&Origin>) -> Option<Timestamp> {
+    match origin.filter(|_| as_copy) {
+        Some(origin) => origin.volume_created(),
+        None => Some(Timestamp::now()),
     }
 }
 

@@ -150,6 +150,7 @@ fn encode_volume(volume: VolumeDetails) -> peer::VolumeDetails {
         persistent_volume: claim.persistent_volume,
         generation: volume.generation,
         unmeasured: volume.unmeasured.unwrap_or_default(),
+        created_ns: nanos(volume.created),
     }
 }
 
@@ -185,6 +186,7 @@ fn decode_volume(volume: peer::VolumeDetails) -> VolumeDetails {
         }),
         generation: volume.generation,
         unmeasured: text(volume.unmeasured),
+        created: time(volume.created_ns),
     }
 }
 
@@ -270,6 +272,7 @@ mod tests {
             claim: Some(Claim { namespace: word("ns"), name: word("data"), persistent_volume: word("pv") }),
             generation: 3,
             unmeasured: Some(word("no disk")),
+            created: Some(Timestamp::from_nanos(11)),
         }
     }
 

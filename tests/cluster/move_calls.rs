@@ -4,6 +4,7 @@ use hostloop::cluster::moves::copies::{Access, NewCopy};
 use hostloop::cluster::moves::nodes::{NodeError, Nodes, PassRequest, Presence};
 use hostloop::cluster::moves::places::Places;
 use hostloop::cluster::moves::resources::{ClaimId, ObjectId, Purpose, VolumeReplicaSpec};
+use hostloop::cluster::notices::Asks as _;
 use hostloop::model::{NodeKey, VolumeId};
 use hostloop::wire::csi::{ControllerGetVolumeRequest, CreateSnapshotRequest, DeleteSnapshotRequest};
 use hostloop::wire::peer::ForgetVolumeRequest;
@@ -75,6 +76,27 @@ async fn create(nodes: &dyn Nodes, copy: &NewCopy) {
 /// The cuts on the disks of all nodes.
 fn cuts(processes: &Processes) -> Vec<String> {
     processes.nodes.iter().flat_map(|node| node.snapshots()).collect()
+}
+
+#[tokio::test]
+async fn volume_that_moves_keeps_its_creation() {
+    let processes = Processes::start(&["a", "b"], Certificates::Named).await;
+    let router = processes.router(&["a", "b"]);
+    let nodes: &dyn Nodes = &router;
+    let id = processes.create(volume("v", SIZE, &["a"])).await.unwrap().volume_id;
+    let created = async |node: &str| {
+        let answers = router.ask().await.unwrap();
+        let (_, answer) = answers.into_iter().find(|(name, _)| name == node).unwrap();
+        answer.unwrap().volumes.into_iter().find(|volume| volume.id == id).unwrap().created
+    };
+    let made = created("a").await;
+    assert!(made.is_some());
+    let replica = replica(&id, "copy", ("a", "b"), 0);
+    create(nodes, &copy(&replica)).await;
+    nodes.fence(&replica).await.unwrap();
+    nodes.update(&replica, &pass()).await.unwrap();
+    nodes.complete(&replica, false, 0).await.unwrap();
+    assert_eq!(created("b").await, made);
 }
 
 #[tokio::test]

@@ -121,6 +121,8 @@ pub struct VolumeDetails {
     pub claim: Option<Claim>,
     /// How often it has moved.
     pub generation: u64,
+    /// When it was made; `None` if an earlier version made it.
+    pub created: Option<Timestamp>,
     /// Why the last measurement failed.
     pub unmeasured: Option<String>,
 }

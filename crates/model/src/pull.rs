@@ -82,6 +82,8 @@ pub struct SourceDescription {
     pub sealed: bool,
     /// How often that volume had moved.
     pub generation: u64,
+    /// When that volume was made, if its node knows.
+    pub volume_created: Option<Timestamp>,
     /// The rest of its record, if it is a snapshot that moves.
     pub moving: Option<MovingSnapshot>,
 }

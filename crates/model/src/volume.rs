@@ -152,6 +152,10 @@ pub struct Volume {
     /// one](Volume::is_removed).
     pub name: String,
     pub phase: Phase,
+    /// When it was made, by the clock of the node that made it: of an adopted volume when it was adopted, of a copy of a volume when that
+    /// was made. `None` if an earlier version made it. The driver decides nothing by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Timestamp>,
     /// Its exact size in bytes; for a directory without an enforced size the one asked for.
     pub capacity_bytes: u64,
     /// The size that its caller asked for, if it is less: a size is rounded up, and has a minimum.
@@ -231,6 +235,7 @@ impl Volume {
             generation: 0,
             name: String::new(),
             phase,
+            created: None,
             capacity_bytes: 0,
             requested_bytes: None,
             content,

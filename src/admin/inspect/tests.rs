@@ -144,6 +144,27 @@ fn volumes_are_joined_with_claims_and_pods() {
 }
 
 #[test]
+fn age_without_an_object_is_the_nodes() {
+    let mut found = found();
+    let answer = found.nodes[0].answer.as_mut().unwrap();
+    let ago = |seconds| Some(Timestamp::now().before(std::time::Duration::from_secs(seconds)));
+    for volume in &mut answer.volumes {
+        volume.created = ago(7200);
+    }
+    let age = |found: &Found, id: &str| {
+        let rows = super::volumes::rows(found, &ScopeArgs::default(), None);
+        rows.into_iter().find(|row| row.id == id).unwrap().age_seconds
+    };
+    assert_eq!(age(&found, "v1"), Some(300), "the API server says it");
+    assert!(age(&found, "v3").is_some_and(|age| (7200..7260).contains(&age)));
+    // On a node there is no API server.
+    found.objects = Objects::default();
+    assert!(age(&found, "v1").is_some_and(|age| (7200..7260).contains(&age)));
+    found.nodes[0].answer.as_mut().unwrap().volumes[0].created = None;
+    assert_eq!(age(&found, "v1"), None, "an earlier version made it");
+}
+
+#[test]
 fn a_lost_volume_is_told_apart_from_an_unknown_one() {
     let text = print("hostloop volumes -A", None).unwrap();
     let lines = lines(&text);

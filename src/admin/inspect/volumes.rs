@@ -8,6 +8,7 @@ use super::gather::Found;
 use super::order::{Keys, Ordered};
 use crate::admin::api::inspect::{Known, User};
 use crate::cli::ScopeArgs;
+use crate::model::Timestamp;
 use crate::model::details::{DetailedTrouble, VolumeDetails};
 
 /// The health of a volume that no node has.
@@ -139,7 +140,7 @@ impl<'a> Index<'a> {
         row.used_bytes = volume.used_bytes;
         row.disk_bytes = volume.disk.bytes;
         row.shared_bytes = volume.disk.shared;
-        row.measured_seconds_ago = volume.disk.age(crate::model::Timestamp::now()).map(|age| age.as_secs());
+        row.measured_seconds_ago = volume.disk.age(Timestamp::now()).map(|age| age.as_secs());
         row.unmeasured.clone_from(&volume.unmeasured);
         // Those that were made before a move are on the earlier node.
         row.snapshots = (self.all_answered || volume.generation == 0)
@@ -165,6 +166,8 @@ impl<'a> Index<'a> {
                 ..VolumeRow::default()
             },
         };
+        let since = |created: Timestamp| Timestamp::now().seconds().saturating_sub(created.seconds());
+        row.age_seconds = row.age_seconds.or_else(|| volume.created.map(since));
         // A look that failed has found no pod, and there may be some.
         let is_known =
             volume.disk.measured.is_some() && (volume.unmeasured.is_none() || !volume.pods.is_empty());

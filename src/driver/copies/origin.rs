@@ -13,7 +13,7 @@ use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::Source;
 use crate::model::{
-    Capability, Consistency, Content, CopyOf, Filled, Format, Provisioning, SizeRange, Snapshot, Volume,
+    Capability, Consistency, Content, CopyOf, Filled, Format, Provisioning, SizeRange, Snapshot, Timestamp, Volume,
     VolumeParameters, VolumeSource, format_exactly, most_bytes, rounded,
 };
 
@@ -55,6 +55,14 @@ impl Origin {
         let (content, block_size) = (is.content.clone(), is.block_size);
         let (bytes, requested) = (is.size_bytes, is.requested_bytes);
         Origin { source, content, bytes, requested, block_size, data: Data::Remote(remote) }
+    }
+
+    /// Returns when the volume was made that it is of, if it is on another node, or in another pool, and that one knows.
+    pub(crate) fn volume_created(&self) -> Option<Timestamp> {
+        match &self.data {
+            Data::Remote(remote) => remote.description().volume_created,
+            Data::Snapshot(_) | Data::Volume(_) => None,
+        }
     }
 
     /// What a copy that is brought up to date with it has of it at first.

@@ -153,6 +153,7 @@ impl Driver {
             troubles: troubles.map(|troubles| troubles.iter().map(trouble).collect()),
             claim: volume.claim.clone(),
             generation: volume.generation,
+            created: volume.created,
             unmeasured: measured.error,
         }
     }

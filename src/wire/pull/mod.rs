@@ -142,6 +142,7 @@ pub fn encode_description(source: &SourceDescription) -> peer::OpenSourceRespons
         data_bytes: source.data_bytes,
         sealed: source.sealed,
         generation: source.generation,
+        volume_created_ns: source.volume_created.map_or(0, Timestamp::as_nanos),
         moving: source.moving.as_ref().map(handover::encode_moving),
     }
 }
@@ -187,6 +188,7 @@ pub fn decode_description(answer: peer::OpenSourceResponse) -> Result<SourceDesc
         data_bytes: answer.data_bytes.min(most),
         sealed: answer.sealed,
         generation: answer.generation,
+        volume_created: Some(answer.volume_created_ns).filter(|nanos| *nanos > 0).map(Timestamp::from_nanos),
         moving: answer.moving.map(handover::decode_moving).transpose()?,
     })
 }

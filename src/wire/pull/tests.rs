@@ -94,6 +94,7 @@ fn a_description_arrives_as_it_was_sent() {
                 data_bytes,
                 sealed,
                 generation: 2,
+                volume_created: sealed.then(|| Timestamp::from_nanos(1_700_000_000_000_000_001)),
                 moving: None,
             };
             assert_eq!(decode_description(encode_description(&source)), Ok(source));
@@ -110,6 +111,7 @@ fn a_description_arrives_as_it_was_sent() {
             data_bytes: 0,
             sealed: false,
             generation: 0,
+            volume_created: None,
             moving: None,
         })
     };

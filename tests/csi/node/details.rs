@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hostloop::model::{Timestamp, Volume};
 use hostloop::wire::peer;
 use tonic::Code;
 
@@ -47,6 +48,34 @@ fn the_claim_of_a_volume_is_told() {
         [&seen.claim_namespace, &seen.claim_name, &seen.persistent_volume].map(String::as_str),
         ["shop", "data", "pv-1"]
     );
+}
+
+#[test]
+fn creation_of_a_volume_is_told_ever_after() {
+    let mut rig = Rig::new();
+    let before = Timestamp::now().as_nanos();
+    let vol = rig.volume("fs", mount());
+    let created = only_volume(&rig).created_ns;
+    assert!((before..=Timestamp::now().as_nanos()).contains(&created), "{created}");
+    let record = rig.kernel.read_file(format!("{}/volume.json", vol.directory())).unwrap();
+    let record = String::from_utf8(record).unwrap();
+    assert!(record.contains(&format!("\"created\":{created}")), "{record}");
+    rig.restart();
+    assert_eq!(only_volume(&rig).created_ns, created);
+}
+
+#[test]
+fn volume_of_an_earlier_version_has_no_creation() {
+    let mut rig = Rig::new();
+    let vol = rig.volume("fs", mount());
+    rig.restore_state(|store| {
+        let volume = store.get(&vol.id.parse().unwrap()).unwrap();
+        store.put(Volume { created: None, ..(*volume).clone() }).unwrap();
+    });
+    let seen = only_volume(&rig);
+    assert_eq!((seen.created_ns, seen.phase.as_str()), (0, "ready"));
+    let record = rig.kernel.read_file(format!("{}/volume.json", vol.directory())).unwrap();
+    assert!(!String::from_utf8(record).unwrap().contains("\"created\""));
 }
 
 #[test]

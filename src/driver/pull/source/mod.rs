@@ -187,6 +187,7 @@ impl Driver {
             data_bytes: data.to_copy(&self.os, &paths)?,
             sealed: snapshot.sealed,
             generation: snapshot.generation,
+            volume_created: self.store.get(&snapshot.source).and_then(|volume| volume.created),
             moving: None,
         })
     }

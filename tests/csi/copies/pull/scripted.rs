@@ -164,6 +164,7 @@ impl Target {
             data_bytes: size_bytes,
             sealed: false,
             generation: 0,
+            volume_created: None,
             moving: None,
         };
         let scripts = Mutex::new(scripts.into());
