@@ -13,9 +13,9 @@ pub(super) const AFTER_BUNDLE: &str = "\
 It writes one tar archive, which begins with a list of what is in it and of what could not be read. The list is printed, too. Look \
 through the archive before you send it: it has the names of nodes, namespaces, claims and pods.
 
-Over the API server: versions, nodes, volumes, snapshots, findings of hostloop doctor, objects of the driver, and logs of its pods. With \
---endpoint, on a node: the same of this node, its state file, the flags of its driver, mounts, loop devices, and what the kernel says of \
-filesystems and disks.
+Over the API server: versions, nodes, volumes, snapshots, findings of hostloop doctor, objects of the driver, logs of its pods, and \
+of each node that answers its mounts, its loop devices and what its kernel says of filesystems and disks. With --endpoint, on a node: the same \
+of this node, its state file, and the flags of its driver.
 
 Secrets are neither asked for nor written: Secret objects are not read, and what may hold a secret is replaced by ***.
 

@@ -15,5 +15,6 @@ pub mod notices;
 pub mod peers;
 pub mod permit;
 pub mod pull;
+pub mod reports;
 pub mod router;
 pub mod tls;

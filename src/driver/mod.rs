@@ -43,6 +43,7 @@ mod node_get_storage_health;
 mod node_get_volume_health;
 mod node_get_volume_stats;
 mod node_publish_volume;
+mod node_report;
 mod node_stage_volume;
 mod node_unpublish_volume;
 mod node_unstage_volume;

@@ -249,6 +249,12 @@ declare! { each of peer;
             driver.list_findings(&node_id, token.as_deref()).map(findings::encode)
         };
     }
+    call GetNodeReportRequest {
+        logs: "node.id" = node_id;
+        route: |_| Route::Peers(Callers::Controllers);
+        check: |request| Ok(request.node_id);
+        work: |driver, node_id| driver.node_report(&node_id).map(details::encode_report);
+    }
     call FixFindingRequest {
         logs: "node.id" = node_id, "volume.id" = id;
         route: |_| Route::Peers(Callers::Controllers);

@@ -62,6 +62,7 @@ pub fn add_details_service(driver: &Arc<Driver>, routes: &mut RoutesBuilder) {
     served.question::<peer::ListNodesRequest>();
     served.call::<peer::ListDetailsRequest>();
     served.call::<peer::ListFindingsRequest>();
+    served.call::<peer::GetNodeReportRequest>();
     served.call::<peer::FixFindingRequest>();
     served.call::<peer::AdoptVolumeRequest>();
     add_peer(&Arc::new(served.table), routes);

@@ -2,8 +2,8 @@
 //! for what is not known.
 
 use crate::model::details::{
-    DetailedTrouble, DetailsPage, KnownNode, NodeDetails, OnDisk, PoolBytes, PoolDetails, SnapshotDetails,
-    VolumeDetails,
+    DetailedTrouble, DetailsPage, KnownNode, NodeDetails, OnDisk, PoolBytes, PoolDetails, ReportPart,
+    SnapshotDetails, VolumeDetails,
 };
 use crate::model::{Claim, SnapshotObject, Timestamp};
 use crate::wire::{handover, peer};
@@ -52,6 +52,27 @@ pub fn encode_known(node: KnownNode) -> peer::KnownNode {
 /// Decodes a node as another process knows it.
 pub fn decode_known(node: peer::KnownNode) -> KnownNode {
     KnownNode { node_id: node.node_id, address: text(node.address), last_answer: time(node.last_answer_ns) }
+}
+
+/// Encodes what the kernel of a node says.
+pub fn encode_report(parts: Vec<ReportPart>) -> peer::GetNodeReportResponse {
+    let part = |ReportPart { name, about, text }: ReportPart| {
+        let (text, problem) = match text {
+            Ok(text) => (text, String::new()),
+            Err(problem) => (String::new(), problem),
+        };
+        peer::ReportPart { name, about, text, problem }
+    };
+    peer::GetNodeReportResponse { parts: parts.into_iter().map(part).collect() }
+}
+
+/// Decodes what the kernel of a node says.
+pub fn decode_report(answer: peer::GetNodeReportResponse) -> Vec<ReportPart> {
+    let part = |peer::ReportPart { name, about, text, problem }: peer::ReportPart| {
+        let text = if problem.is_empty() { Ok(text) } else { Err(problem) };
+        ReportPart { name, about, text }
+    };
+    answer.parts.into_iter().map(part).collect()
 }
 
 fn encode_node(node: NodeDetails) -> peer::NodeDetails {

@@ -165,6 +165,25 @@ async fn findings_of_one_node_are_asked_of_it_alone() {
 }
 
 #[tokio::test]
+async fn kernels_of_nodes_are_asked_for_at_once() {
+    let mut cluster = Cluster::start(&IDS).await;
+    cluster.nodes[1].stop().await;
+    cluster.node("c").fault("GetNodeReport", Fault::Swallow);
+    let began = std::time::Instant::now();
+    let source = Source::on(cluster.controller.channel.clone());
+    let mut found = source.reports(usize::MAX).await.unwrap();
+    assert!(began.elapsed() < hostloop::cluster::reports::PATIENCE, "{:?}", began.elapsed());
+    found.sort_by(|a, b| a.known.node_id.cmp(&b.known.node_id));
+    let [a, b, c] = &found[..] else { panic!("three nodes: {found:?}") };
+    let parts = a.answer.as_ref().unwrap();
+    let mounts = parts.iter().find(|part| part.name == "mountinfo.txt").unwrap();
+    assert!(mounts.text.as_ref().unwrap().contains(" / "), "{mounts:?}");
+    assert!(!parts.iter().any(|part| part.name == "flags.txt"), "nothing of a process");
+    assert!(b.answer.as_ref().is_err_and(|why| why.starts_with("cannot be reached")), "{b:?}");
+    assert!(c.answer.as_ref().is_err_and(|why| why.contains("did not answer")), "{c:?}");
+}
+
+#[tokio::test]
 async fn a_controller_answers_no_other_question_of_peers() {
     let cluster = Cluster::start(&["a"]).await;
     let client = &cluster.controller.client;

@@ -31,6 +31,8 @@ const WORDS: [&str; 13] = [
     "Out of memory",
     "hostloop",
 ];
+/// The name of the part with the kernel's messages.
+const MESSAGES: &str = "kernel-messages.txt";
 /// The variables of the driver's environment that are its flags.
 const VARIABLES: [&str; 3] = ["HOSTLOOP_", "CSI_ENDPOINT=", "NODE_ID="];
 
@@ -46,14 +48,52 @@ pub struct Part {
 
 /// Reads all parts. One that cannot be read has the reason.
 pub fn all() -> Vec<Part> {
+    let flags = flags(Path::new("/proc"));
+    let mut parts = of_kernel();
+    parts.push(Part { name: "flags.txt", about: "the flags of the driver's processes", text: flags });
+    parts
+}
+
+/// Reads what is of the kernel, and nothing of any process. One part that cannot be read has the reason.
+pub fn of_kernel() -> Vec<Part> {
     let part = |name, about, text| Part { name, about, text };
     vec![
         part("kernel.txt", "the version of the kernel", read(Path::new("/proc/version"))),
-        part("flags.txt", "the flags of the driver's processes", flags(Path::new("/proc"))),
         part("mountinfo.txt", "the mounts of this mount namespace", read(Path::new("/proc/self/mountinfo"))),
         part("loop-devices.txt", "the loop devices and their images", loop_devices(Path::new("/sys/block"))),
-        part("kernel-messages.txt", "what the kernel says of filesystems and disks", messages()),
+        part(MESSAGES, "what the kernel says of filesystems and disks", messages()),
     ]
+}
+
+impl Part {
+    /// Returns the part with at most about `most` bytes of text, in whole lines, and a line that says what was left out. Of the kernel's
+    /// messages the last ones are kept, and else the first lines.
+    #[must_use]
+    pub fn bounded(self, most: usize) -> Self {
+        let keep = if self.name == MESSAGES { last_lines } else { first_lines };
+        Part { text: self.text.map(|text| keep(text, most)), ..self }
+    }
+}
+
+fn first_lines(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let kept = text.get(..end).unwrap_or_default();
+    let kept = kept.rsplit_once('\n').map_or(kept, |(lines, _)| lines);
+    format!("{kept}\n{} bytes that follow are left out\n", text.len().saturating_sub(kept.len()))
+}
+
+fn last_lines(text: String, most: usize) -> String {
+    if text.len() <= most {
+        return text;
+    }
+    let least = text.len().saturating_sub(most);
+    let start = (least..=text.len()).find(|start| text.is_char_boundary(*start)).unwrap_or(least);
+    let kept = text.get(start..).unwrap_or_default();
+    let kept = kept.split_once('\n').map_or(kept, |(_, lines)| lines);
+    format!("{} bytes before this are left out\n{kept}", text.len().saturating_sub(kept.len()))
 }
 
 /// Reads a file as text, at most 64 MiB of it.
@@ -149,6 +189,34 @@ mod tests {
         for other in ["6,1,2,-;usb 1-1: new device", "no record", "6,1,x,-;XFS (loop0): Mounting", ""] {
             assert_eq!(message(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn long_parts_keep_whole_lines() {
+        let part = |name, text: &str| Part { name, about: "", text: Ok(text.to_owned()) };
+        let bounded = |name, text: &str| part(name, text).bounded(9).text.unwrap();
+        assert_eq!(
+            bounded("mountinfo.txt", "one\ntwo\nthree\n"),
+            "one\ntwo\n7 bytes that follow are left out\n"
+        );
+        assert_eq!(bounded(MESSAGES, "one\ntwo\nthree\n"), "8 bytes before this are left out\nthree\n");
+        for whole in ["", "one\ntwo\n", "äöü\n"] {
+            assert_eq!(
+                (bounded(MESSAGES, whole), bounded("mountinfo.txt", whole)),
+                (whole.into(), whole.into())
+            );
+        }
+        for torn in ["ääääääää", "12345678ä"] {
+            let text = bounded("mountinfo.txt", torn);
+            assert!(torn.starts_with(text.lines().next().unwrap()), "{text}");
+            assert!(bounded(MESSAGES, torn).ends_with(torn.chars().last().unwrap()));
+        }
+    }
+
+    #[test]
+    fn kernel_parts_have_nothing_of_processes() {
+        let names: Vec<&str> = of_kernel().iter().map(|part| part.name).collect();
+        assert_eq!(names, ["kernel.txt", "mountinfo.txt", "loop-devices.txt", MESSAGES]);
     }
 
     #[test]

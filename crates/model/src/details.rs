@@ -173,3 +173,14 @@ pub struct KnownNode {
     /// When it answered that process last.
     pub last_answer: Option<Timestamp>,
 }
+
+/// One part of what the kernel of a node says (`hostloop support-bundle`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportPart {
+    /// The name of a file for it.
+    pub name: String,
+    /// What it is, for people.
+    pub about: String,
+    /// The text, or why it could not be read.
+    pub text: Result<String, String>,
+}

@@ -23,6 +23,7 @@ use super::api::bundle::{KINDS, Kind};
 use super::inspect::{cluster_of, connect, everything, harmless};
 use super::screen::Screen;
 use crate::cli::{BundleArgs, SourceArgs};
+use crate::cluster::details::Source;
 use crate::cluster::findings;
 use crate::kernel::report;
 use crate::model::Timestamp;
@@ -35,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LONG_LOOK: Duration = PATIENCE.saturating_add(findings::PATIENCE);
 /// The most of an answer with metrics, in bytes.
 const MOST_METRICS: u64 = 16 << 20;
+/// The most bytes of what all kernels say.
+const MOST_REPORTS: usize = 256 << 20;
 /// The name of the state file in its directory.
 const STATE: &str = "state.jsonl";
 
@@ -173,13 +176,44 @@ async fn of_cluster(args: &BundleArgs, cluster: &Cluster) -> Vec<Member> {
         Ok(namespace) => members.extend(of_pods(cluster, namespace).await),
         Err(why) => members.push(Member::new("logs", "the logs of the driver", Err(why.clone()))),
     }
-    let elsewhere = "run the command with --endpoint on each node: docs/support-bundle.md";
-    members.push(Member::new(
-        "nodes",
-        "mounts, loop devices and messages of kernels",
-        Err(elsewhere.to_owned()),
-    ));
+    members.extend(of_kernels(connect(&args.source, Some(cluster)).await).await);
     members
+}
+
+/// What the kernels of the nodes say. A node that does not answer is in the list, with the reason.
+async fn of_kernels(source: Result<Source, String>) -> Vec<Member> {
+    const ABOUT: &str = "mounts, loop devices and messages of the kernel";
+    let asked = match source {
+        Ok(source) => source.reports(MOST_REPORTS).await,
+        Err(why) => Err(why),
+    };
+    let nodes = match asked {
+        Ok(nodes) => nodes,
+        Err(why) => return vec![Member::new("nodes", format!("{ABOUT} of each node"), Err(why))],
+    };
+    let mut members = Vec::new();
+    for node in nodes {
+        let (id, directory) = (&node.known.node_id, format!("nodes/{}", file_name(&node.known.node_id)));
+        match node.answer {
+            Ok(parts) => members.extend(parts.into_iter().map(|part| {
+                let name = format!("{directory}/{}", file_name(&part.name));
+                Member::new(name, format!("{} of node {id}", part.about), part.text)
+            })),
+            Err(why) => members.push(Member::new(directory, format!("{ABOUT} of node {id}"), Err(why))),
+        }
+    }
+    members
+}
+
+/// Returns a name of a file for what another process has named: it leads nowhere else.
+fn file_name(name: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let name: String = name.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect();
+    match name.strip_prefix('.') {
+        Some(rest) => format!("_{rest}"),
+        None if name.is_empty() => "_".to_owned(),
+        None => name,
+    }
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {

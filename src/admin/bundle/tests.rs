@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::archive::{Member, contents};
-use super::{of_cluster, of_node, write};
+use super::{of_cluster, of_kernels, of_node, write};
 use crate::admin::api::Cluster;
 use crate::admin::doctor::tests::world::World;
 use crate::cli::{BundleArgs, Command, parse};
@@ -152,6 +152,45 @@ async fn objects_are_collected_without_their_secrets() {
     );
     let asked = asked.lock().unwrap();
     assert!(!asked.iter().any(|path| path.contains("secrets") || path.contains("configmaps")), "{asked:?}");
+}
+
+#[tokio::test]
+async fn kernels_of_all_nodes_are_in_the_bundle() {
+    let world = World::new();
+    let members = of_kernels(Ok(world.source().await)).await;
+    for node in ["node-1", "node-2"] {
+        let mounts = text(&members, &format!("nodes/{node}/mountinfo.txt"));
+        assert_eq!(mounts, format!("29 1 7:0 / /data-of-{node} password=***"));
+    }
+    let list = contents(&members);
+    assert!(
+        list.contains(
+            "nodes/node-1/kernel-messages.txt  a part of node node-1 (not read: Permission denied)"
+        ),
+        "{list}"
+    );
+    assert!(members.iter().any(|member| member.name == "nodes/node-1/_._.._outside"), "{list}");
+}
+
+#[tokio::test]
+async fn silent_node_is_named_in_the_bundle() {
+    let world = World::new();
+    world.silence("node-2");
+    let list = contents(&of_kernels(Ok(world.source().await)).await);
+    assert!(list.contains("nodes/node-1/mountinfo.txt"), "{list}");
+    let silent =
+        "nodes/node-2  mounts, loop devices and messages of the kernel of node node-2 (not read: it is down)";
+    assert!(list.contains(silent), "{list}");
+    let list = contents(&of_kernels(Err("there is no controller".to_owned())).await);
+    assert!(list.contains("of each node (not read: there is no controller)"), "{list}");
+}
+
+#[tokio::test]
+async fn kernels_of_nodes_have_a_limit_in_all() {
+    let found = World::new().source().await.reports(40).await.unwrap();
+    let left_out =
+        found.iter().filter(|node| node.answer.as_ref().is_err_and(|why| why.contains("left out")));
+    assert_eq!((found.len(), left_out.count()), (2, 1));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The questions of people who look at the cluster and mend it: which nodes there are, what is on one of them, what is amiss there, that
-//! one finding be put right, that a node make a volume of what others have made, and that a snapshot move. The caller asks for each node on its own, so that a
+//! The questions of people who look at the cluster and mend it: which nodes there are, what is on one of them, what is amiss there, what
+//! its kernel says, that one finding be put right, that a node make a volume of what others have made, and that a snapshot move. The caller asks for each node on its own, so that a
 //! node that is down costs its own answer only. The message of a node goes on as it is.
 
 use std::sync::Arc;
@@ -31,6 +31,8 @@ const NO_MOVES: &str =
     "this controller moves no snapshots: set inspect.fix in the chart (--inspect-fix of the controllers)";
 /// How long a node may take for a page. The caller waits longer (`cluster/details.rs`), so that it gets the reason.
 const LIMIT: Duration = Duration::from_secs(4);
+/// How long a node may take to read what its kernel says.
+const LIMIT_OF_REPORT: Duration = Duration::from_secs(15);
 /// How long a node may take to look for what is amiss, or to put one finding right.
 const LIMIT_OF_DOCTOR: Duration = Duration::from_secs(60);
 /// How long a node may take to make a volume of what others have made before its caller asks again.
@@ -75,6 +77,14 @@ impl Router {
             let limit = LIMIT_OF_DOCTOR;
             Box::pin(async move {
                 router.of_node::<peer::ListFindingsRequest>(request, |asked| asked.node_id, limit).await
+            })
+        });
+        let router = self.clone();
+        table.raw::<peer::GetNodeReportRequest>(move |request| {
+            let router = router.clone();
+            let limit = LIMIT_OF_REPORT;
+            Box::pin(async move {
+                router.of_node::<peer::GetNodeReportRequest>(request, |asked| asked.node_id, limit).await
             })
         });
         let router = self.clone();

@@ -16,10 +16,11 @@ use tonic::{Request, Response, Status};
 
 use crate::admin::api::Cluster;
 use crate::cluster::details::Source;
+use crate::model::details::ReportPart;
 use crate::model::findings::{Finding, FindingsPage, Fix, FixFinding, HeldRecord, LeftBy};
 use crate::model::{NodeKey, Timestamp, VolumeId};
 use crate::wire::peer::peer_server::{Peer, PeerServer};
-use crate::wire::{findings, peer};
+use crate::wire::{details, findings, peer};
 
 pub(in crate::admin) const DRIVER: &str = "hostloop.csi.dev";
 
@@ -256,6 +257,27 @@ impl Peer for World {
         }
         let page = FindingsPage { now: Timestamp::now(), ..state.nodes[&node].clone() };
         Ok(Response::new(findings::encode(page)))
+    }
+
+    async fn get_node_report(
+        &self,
+        request: Request<peer::GetNodeReportRequest>,
+    ) -> Result<Response<peer::GetNodeReportResponse>, Status> {
+        let (state, node) = (self.0.lock().unwrap(), request.into_inner().node_id);
+        if state.silent.contains(&node) {
+            return Err(Status::unavailable("it is down"));
+        }
+        let part = |name: &str, text: Result<&str, &str>| ReportPart {
+            name: name.to_owned(),
+            about: "a part".to_owned(),
+            text: text.map(str::to_owned).map_err(str::to_owned),
+        };
+        let parts = vec![
+            part("mountinfo.txt", Ok(&format!("29 1 7:0 / /data-of-{node} password=hunter2"))),
+            part("kernel-messages.txt", Err("Permission denied")),
+            part("../../outside", Ok("text")),
+        ];
+        Ok(Response::new(details::encode_report(parts)))
     }
 
     async fn fix_finding(
