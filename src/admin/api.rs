@@ -4,6 +4,7 @@ pub(super) mod adopt;
 pub(super) mod bundle;
 pub(super) mod doctor;
 pub(super) mod inspect;
+pub(super) mod watched;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;

@@ -1,11 +1,12 @@
 //! The command lines of those who look at a cluster: `hostloop volumes`, `volume`, `snapshots` and `nodes`. They change nothing.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::admin::object;
-use super::value::driver_name;
+use super::value::{driver_name, every};
 use super::wrong::Value;
 use crate::server::Endpoint;
 
@@ -22,7 +23,7 @@ Examples:
   hostloop volumes
   hostloop volumes -A --sort-by disk
   hostloop volumes -A -o json | jq '.items[] | select(.health != \"Healthy\")'
-  hostloop volumes -A --node node-1 --pool fast --watch
+  hostloop volumes -A --node node-1 --pool fast --watch --every 10
   hostloop volumes -A --endpoint unix:///run/hostloop/csi.sock
 
 Exit codes: 0 printed, also if some nodes did not answer, 1 nothing can be asked, 2 wrong flag or value.";
@@ -137,9 +138,13 @@ pub struct ViewArgs {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub output: Output,
 
-    /// Ask again every 2 seconds, until Ctrl-C
+    /// Ask again and again, until Ctrl-C
     #[arg(short, long)]
     pub watch: bool,
+
+    /// How long --watch waits between two answers
+    #[arg(long, value_name = "SECONDS", default_value = "2", requires = "watch", value_parser = Value(every))]
+    pub every: Duration,
 }
 
 /// Which claims are meant.
@@ -255,6 +260,18 @@ mod tests {
             panic!("volume")
         };
         assert_eq!((args.name.as_str(), args.namespace.as_deref()), ("data", Some("shop")));
+    }
+
+    #[test]
+    fn pause_of_a_watch_is_read_in_seconds() {
+        let view = |line: &str| read(line).unwrap().view().clone();
+        assert_eq!(view("hostloop nodes --watch").every, Duration::from_secs(2));
+        assert_eq!(view("hostloop nodes --watch --every 3600").every, Duration::from_secs(3600));
+        for line in
+            ["nodes --every 10", "nodes --watch --every 0", "nodes -w --every 3601", "nodes -w --every 1.5"]
+        {
+            assert_eq!(read(&format!("hostloop {line}")).unwrap_err().exit_code(), 2, "{line}");
+        }
     }
 
     #[test]

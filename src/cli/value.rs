@@ -217,6 +217,14 @@ pub(super) fn shutdown_timeout(text: &str) -> Result<Duration> {
         .ok_or_else(|| format!("{text:?} is not a whole number of seconds from 0 to {MAX_SHUTDOWN}"))
 }
 
+/// The time between two answers.
+pub(super) fn every(text: &str) -> Result<Duration> {
+    const MOST: u64 = 3600;
+    let seconds = text.parse().ok().filter(|seconds| (1..=MOST).contains(seconds));
+    let seconds = seconds.map(Duration::from_secs);
+    seconds.ok_or_else(|| format!("{text:?} is not a whole number of seconds from 1 to {MOST}"))
+}
+
 /// An address that only processes of this machine, or of this pod, reach.
 pub(super) fn loopback(text: &str) -> Result<SocketAddr> {
     match address(9811)(text) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures_util::future::select_ok;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -76,9 +76,7 @@ impl Cluster {
 
     /// Returns the VolumeSnapshotContents of a driver; none if the cluster has no such kind.
     pub(in crate::admin) async fn cuts(&self, driver: &str) -> Result<Vec<Cut>> {
-        let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
-        let contents: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind));
-        match contents.list(&ListParams::default()).await {
+        match contents(self.client.clone()).list(&ListParams::default()).await {
             Ok(list) => Ok(list.items.iter().filter_map(|content| cut(content, driver)).collect()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             Err(error) => Err(error.into()),
@@ -172,7 +170,13 @@ pub(in crate::admin) fn untold(error: &Failure, right: &str) -> String {
     }
 }
 
-fn known(volume: &PersistentVolume, driver: &str) -> Option<Known> {
+/// Returns the VolumeSnapshotContents.
+pub(super) fn contents(client: Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
+    Api::all_with(client, &ApiResource::from_gvk(&kind))
+}
+
+pub(super) fn known(volume: &PersistentVolume, driver: &str) -> Option<Known> {
     let spec = volume.spec.as_ref()?;
     let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver)?;
     let claim = spec.claim_ref.as_ref().map(|claim| Name {
@@ -191,7 +195,7 @@ fn known(volume: &PersistentVolume, driver: &str) -> Option<Known> {
     })
 }
 
-fn user(pod: &Pod) -> Option<User> {
+pub(super) fn user(pod: &Pod) -> Option<User> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Succeeded" | "Failed")) {
         return None;
@@ -209,7 +213,7 @@ fn user(pod: &Pod) -> Option<User> {
     })
 }
 
-fn cut(content: &DynamicObject, driver: &str) -> Option<Cut> {
+pub(super) fn cut(content: &DynamicObject, driver: &str) -> Option<Cut> {
     let text = |path: &str| content.data.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
     let id = match text("/status/snapshotHandle") {
         id if id.is_empty() => text("/spec/source/snapshotHandle"),

@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::admin::api::inspect::{Cut, Known, User, untold};
+use crate::admin::api::watched::Watches;
 use crate::admin::api::{Cluster, Failure};
 use crate::cli::SourceArgs;
 use crate::cluster::details::{AskedNode, PATIENCE, Source};
@@ -59,11 +60,25 @@ pub(super) struct Asker {
     /// `None` with `--endpoint`.
     pub(super) cluster: Option<Cluster>,
     source: Option<Source>,
+    /// With `--watch`, from the first answer on.
+    watches: Option<Watches>,
+    is_watching: bool,
 }
 
 impl Asker {
     pub(super) fn new(args: SourceArgs, cluster: Option<Cluster>) -> Self {
-        Asker { args, cluster, source: None }
+        Asker { args, cluster, source: None, watches: None, is_watching: false }
+    }
+
+    /// Asks over this connection as long as it lives.
+    #[cfg(test)]
+    pub(super) fn over(args: SourceArgs, cluster: Cluster, source: Source) -> Self {
+        Asker { source: Some(source), ..Asker::new(args, Some(cluster)) }
+    }
+
+    /// Reads each list of the API server once, and watches it from then on: it is asked for again and again.
+    pub(super) fn watching(self) -> Self {
+        Asker { is_watching: true, ..self }
     }
 
     /// Asks the nodes and the API server.
@@ -72,6 +87,9 @@ impl Asker {
     /// If the nodes cannot be asked at all.
     pub(super) async fn ask(&mut self, wanted: Wanted<'_>) -> Result<Found, String> {
         let (kept, driver) = (self.source.take(), self.args.driver_name.clone());
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| self.is_watching && self.watches.is_none()) {
+            self.watches = Some(Watches::new(cluster, wanted.volumes, wanted.pods, wanted.snapshots));
+        }
         let (asked, lists) = tokio::join!(self.nodes(kept), self.lists(wanted, &driver));
         let (source, nodes) = asked?;
         self.source = Some(source);
@@ -93,17 +111,38 @@ impl Asker {
     async fn lists(&self, wanted: Wanted<'_>, driver: &str) -> (Objects, BTreeSet<String>) {
         let (mut objects, mut problems) = (Objects::default(), BTreeSet::new());
         let Some(cluster) = &self.cluster else { return (objects, problems) };
-        let volumes =
-            async { if wanted.volumes { Some(in_time(cluster.known_volumes(driver)).await) } else { None } };
-        let pods = async {
-            match wanted.pods {
-                Some(namespace) => Some(in_time(cluster.users(namespace)).await),
+        let watches = self.watches.as_ref();
+        let volumes = wanted.volumes.then_some(async {
+            let watched = match watches {
+                Some(watches) => watches.known_volumes(driver).await,
                 None => None,
+            };
+            match watched {
+                Some(known) => Ok(known),
+                None => cluster.known_volumes(driver).await,
             }
-        };
-        let snapshots =
-            async { if wanted.snapshots { Some(in_time(cluster.cuts(driver)).await) } else { None } };
-        let (volumes, pods, snapshots) = tokio::join!(volumes, pods, snapshots);
+        });
+        let pods = wanted.pods.map(|namespace| async move {
+            let watched = match watches {
+                Some(watches) => watches.users().await,
+                None => None,
+            };
+            match watched {
+                Some(users) => Ok(users),
+                None => cluster.users(namespace).await,
+            }
+        });
+        let snapshots = wanted.snapshots.then_some(async {
+            let watched = match watches {
+                Some(watches) => watches.cuts(driver).await,
+                None => None,
+            };
+            match watched {
+                Some(cuts) => Ok(cuts),
+                None => cluster.cuts(driver).await,
+            }
+        });
+        let (volumes, pods, snapshots) = tokio::join!(in_time(volumes), in_time(pods), in_time(snapshots));
         objects.volumes = kept(volumes, "list PersistentVolumes", &mut problems);
         objects.pods = kept(pods, "list pods", &mut problems);
         objects.pods_of = wanted.pods.flatten().map(str::to_owned);
@@ -132,9 +171,9 @@ pub(in crate::admin) async fn connect(
     }
 }
 
-async fn in_time<T>(list: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+async fn in_time<T>(list: Option<impl Future<Output = Result<T, Failure>>>) -> Option<Result<T, Failure>> {
     let late = || Failure::Later(format!("no answer within {} s", LISTS_WITHIN.as_secs()));
-    timeout(LISTS_WITHIN, list).await.unwrap_or_else(|_| Err(late()))
+    Some(timeout(LISTS_WITHIN, list?).await.unwrap_or_else(|_| Err(late())))
 }
 
 fn kept<T>(list: Option<Result<T, Failure>>, right: &str, problems: &mut BTreeSet<String>) -> Option<T> {

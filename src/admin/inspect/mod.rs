@@ -1,6 +1,6 @@
 //! `hostloop volumes`, `volume`, `snapshots` and `nodes`: what is where, and what it takes. The nodes say what they have
-//! (`cluster/details.rs`), and the API server what of it is whose. Nothing is changed and nothing is kept: each answer is asked for
-//! anew.
+//! (`cluster/details.rs`), and the API server what of it is whose. Nothing is changed. The nodes are asked
+//! for each answer anew; with `--watch`, the lists of the API server are watched.
 
 mod cells;
 mod gather;
@@ -12,8 +12,6 @@ mod snapshots;
 mod tests;
 mod volumes;
 
-use std::time::Duration;
-
 use serde::Serialize;
 
 pub(super) use self::gather::connect;
@@ -24,15 +22,13 @@ use super::screen::Screen;
 use crate::cli::{ClusterArgs, InspectCommand, Output, ScopeArgs, SourceArgs};
 use crate::shutdown::Shutdown;
 
-/// How long `--watch` waits between two answers.
-const PAUSE: Duration = Duration::from_secs(2);
-
 /// Runs a command until its end, or until Ctrl-C.
 pub(super) async fn run(command: InspectCommand, shutdown: Shutdown) -> Outcome {
     let mut screen = Screen::new(false);
     let source = command.source();
     let Ok(cluster) = cluster_of(source, &mut screen).await else { return Outcome::Failed };
     let asker = Asker::new(source.clone(), cluster);
+    let asker = if command.view().watch { asker.watching() } else { asker };
     // Ctrl-C is the only end of --watch.
     let interrupted = if command.view().watch { Outcome::Done } else { Outcome::Failed };
     let mut session = Session { asker, screen, command };
@@ -85,13 +81,13 @@ struct Unanswered<'a> {
 
 impl Session {
     async fn run(&mut self) -> Outcome {
-        let watch = self.command.view().watch;
+        let (watch, every) = (self.command.view().watch, self.command.view().every);
         loop {
             let outcome = self.show().await;
             if !watch {
                 return outcome;
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(every).await;
         }
     }
 

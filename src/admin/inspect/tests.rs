@@ -1,5 +1,7 @@
 //! What is printed of what nodes and the API server say.
 
+mod watching;
+
 use std::ffi::OsString;
 
 use super::gather::{Found, Objects};
