@@ -13,8 +13,8 @@ use crate::driver::{Driver, Pool, not_found};
 use crate::error::{Error, OsContext, Result};
 use crate::model::request::Source;
 use crate::model::{
-    Capability, Consistency, Content, CopyOf, Filled, Format, Provisioning, SizeRange, Snapshot, Timestamp, Volume,
-    VolumeParameters, VolumeSource, format_exactly, most_bytes, rounded,
+    Capability, Consistency, Content, CopyOf, Filled, Format, Provisioning, SizeRange, Snapshot, Timestamp,
+    Volume, VolumeParameters, VolumeSource, format_exactly, most_bytes, rounded,
 };
 
 /// The source, found; the caller holds its lock.
