@@ -139,9 +139,12 @@ async fn watch_that_is_refused_costs_a_list_each() {
         let mut asker = api.asker().await.watching();
         let watch = format!("WATCH {VOLUMES}");
         asker.ask(WANTED).await.unwrap();
-        while api.asked(&watch) == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let asked = async {
+            while api.asked(&watch) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), asked).await.expect("it watches");
         tokio::time::sleep(Duration::from_millis(200)).await;
         api.add("pv-2");
         let before = api.asked(&format!("LIST {VOLUMES}"));
