@@ -113,12 +113,17 @@ stop_node() {
 # stays, as on a disk that has no cache. The processes are stopped before that, as none may act on a disk that fails. btrfs knows
 # no shutdown: the disk of the pool `limits` loses nothing.
 cut_power() {
-  local node=$1 pids
+  local node=$1 pids device
   # Twice, for those that were started meanwhile.
   for _ in 1 2; do
     pids=$(node_processes "$node")
     # shellcheck disable=SC2086 # one word for each process
     kill -STOP $pids 2>/dev/null || true
+  done
+  # What is on the disk can be read now for the last time, also the inodes by which detach_disks finds loop devices. One that is in
+  # use is detached at the end of what uses it.
+  for device in $(cluster_loop_devices "$node"); do
+    losetup --detach "$device" 2>/dev/null || true
   done
   in_node "$node" xfs_io -x -c shutdown /var/lib/hostloop
 }
