@@ -29,7 +29,7 @@ pub enum StoreError {
     /// The file is another driver's or another node's.
     #[error(
         "{} belongs to {what} {found:?}, but this is {what} {expected:?}: start with {flag} {found}, or with \
-         a --data-dir of its own", file.display()
+         a --data-dir of its own{}", file.display(), advice(what, found, expected)
     )]
     Foreign {
         /// The state file.
@@ -69,4 +69,14 @@ pub enum StoreError {
         /// What is not known.
         reason: String,
     },
+}
+
+/// Returns what else to do about a state file of another name: a disk can go to another node, but not to another driver.
+fn advice(what: &str, found: &str, expected: &str) -> String {
+    match what {
+        "node" => format!(
+            "; if node {expected:?} has this disk from now on, run: hostloop state adopt-node --from {found}"
+        ),
+        _ => String::new(),
+    }
 }

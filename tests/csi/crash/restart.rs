@@ -157,6 +157,8 @@ fn a_data_directory_of_another_node_is_not_touched() {
         kernel.restart();
         let Err(error) = Rig::try_on(kernel.clone(), &flags) else { panic!("{flags:?}: it starts") };
         assert!(error.contains("state") && !error.contains('\n'), "{error}");
+        let names_command = error.contains(&format!("hostloop state adopt-node --from {NODE}"));
+        assert_eq!(names_command, flags[0] == "--node-id", "{error}");
         assert_eq!(kernel.tree(DATA), before);
     }
     kernel.restart();
