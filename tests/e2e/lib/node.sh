@@ -36,6 +36,23 @@ make_node() {
   kubelet_configuration "$node" >"$directory/kubelet.yaml"
 }
 
+# Gives the disks of a node that is off to another one, as they are. The first node keeps a copy with UUIDs of its own: a kernel
+# does not mount two filesystems of one UUID, and the machines of this cluster share one.
+give_disks() {
+  local from to name mounted
+  from=$(node_directory "$1") to=$(node_directory "$2")
+  mounted=$(mktemp -d)
+  for name in disk limits; do
+    # Its UUID can be changed only if its log is empty.
+    mount -o loop "$from/$name.img" "$mounted"
+    umount "$mounted"
+    cp --sparse=always "$from/$name.img" "$to/$name.img"
+  done
+  rmdir "$mounted"
+  xfs_admin -U generate "$from/disk.img" >/dev/null
+  btrfstune -f -u "$from/limits.img" >/dev/null
+}
+
 # Its namespaces, and containerd in them.
 boot_node() {
   local node=$1 directory
