@@ -106,6 +106,56 @@ fn ext4_on_another_filesystem_is_copied() {
     adopt_image(Kind::Ext4, false, "copy");
 }
 
+/// OpenEBS rawfile formats btrfs so: pods have the subvolume `default`, and its early releases have snapshots beside it.
+#[test]
+fn btrfs_with_a_default_subvolume_shows_that() {
+    let (world, near, _) = world("ext4", false);
+    let (path, mount_point) = (near.join("disk.img"), world.dir.join("mnt"));
+    std::fs::create_dir_all(&mount_point).expect("mkdir");
+    make_filesystem(&path, "btrfs", SIZE, &[]);
+    mount_loop(&path, &mount_point);
+    let (default, snapshots) = (mount_point.join("default"), mount_point.join(".snapshots"));
+    run("btrfs", &["subvolume", "create", text(&default)]);
+    run("btrfs", &["subvolume", "set-default", text(&default)]);
+    write_at(&default.join("file"), 0, &pattern(7, 3 << 20)).expect("write");
+    std::fs::create_dir(&snapshots).expect("mkdir");
+    run("btrfs", &["subvolume", "snapshot", "-r", text(&default), text(&snapshots.join("s1"))]);
+    run("umount", &[text(&mount_point)]);
+    let answer = world.csi.call(image(&path)).expect("AdoptVolume");
+    assert_eq!((answer.way.as_str(), answer.fs_type.as_str()), ("rename", "btrfs"));
+    let vol = adopted(&world, Kind::Btrfs, &answer);
+    vol.up();
+    assert_eq!(read_at(&vol.target("a").join("file"), 0, 3 << 20), pattern(7, 3 << 20));
+    assert!(!vol.target("a").join("default").exists());
+    vol.expand(SIZE + 100 * MIB).expect("ControllerExpandVolume");
+    vol.node_expand("a", SIZE + 100 * MIB).expect("NodeExpandVolume");
+    vol.down();
+    vol.up();
+    assert_eq!(read_at(&vol.target("a").join("file"), 0, 3 << 20), pattern(7, 3 << 20));
+    vol.down();
+    vol.remove();
+    world.finish();
+}
+
+/// The file of a block volume of csi-driver-host-path has whole MiB, and its PersistentVolume the size that was asked for.
+#[test]
+fn a_smaller_block_file_gets_the_size_of_its_claim() {
+    let (world, near, _) = world("ext4", false);
+    let path = near.join("692cb36c-ec74-11f1-b961-6ef829ae2668");
+    write_at(&path, 0, &pattern(3, 10 << 20)).expect("write");
+    let size = 10 * MIB + MIB / 2;
+    let answer = world.csi.call(peer::AdoptVolumeRequest { block: true, size_bytes: size, ..image(&path) });
+    let answer = answer.expect("AdoptVolume");
+    assert_eq!((answer.way.as_str(), answer.capacity_bytes), ("rename", size));
+    let vol = adopted(&world, Kind::Block, &answer);
+    vol.up();
+    assert_eq!(read_at(&vol.target("a"), 0, 10 << 20), pattern(3, 10 << 20));
+    assert_eq!(read_at(&vol.target("a"), 10 << 20, 512 << 10), vec![0; 512 << 10]);
+    vol.down();
+    vol.remove();
+    world.finish();
+}
+
 #[test]
 fn an_image_with_two_names_shares_its_blocks() {
     let (world, near, _) = world("xfs", false);
