@@ -71,8 +71,8 @@ pub struct AdoptArgs {
     #[arg(required_unless_present = "claim")]
     pub new_claim: Option<(Option<String>, String)>,
 
-    /// With --claim, for the CSI drivers: the directory of the node in which the driver keeps its volumes [default: that of its
-    /// manifests: /var/lib/csi-hostpath-data, /var/csi/rawfile]
+    /// With --claim, for the CSI drivers: the directory of the node in which the driver keeps its volumes [default for
+    /// hostpath.csi.k8s.io: /var/lib/csi-hostpath-data]. rawfile needs it: that of the storage pool, or /var/csi/rawfile before 0.15
     #[arg(long, value_name = "DIR", value_parser = Value(absolute), requires = "claim")]
     pub source_root: Option<PathBuf>,
 

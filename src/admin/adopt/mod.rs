@@ -164,8 +164,8 @@ impl<N: Nodes> Session<N> {
     /// Makes sure that the API server knows of no other user of the path.
     pub(super) async fn expect_sole(&mut self, volume: &str, order: &AdoptionOrder) -> Result<(), String> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
-        let root = self.args.source_root.as_deref();
-        cluster.expect_sole(Sought { volume, node: &order.node_id, path: &order.path, root }).await
+        let (root, driver) = (self.args.source_root.as_deref(), self.args.source.driver_name.as_str());
+        cluster.expect_sole(Sought { volume, node: &order.node_id, path: &order.path, root, driver }).await
     }
 
     fn print(&mut self, objects: &[Value]) -> Result<(), String> {

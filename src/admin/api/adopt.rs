@@ -7,6 +7,8 @@ mod make;
 pub(in crate::admin) mod others;
 pub(in crate::admin) mod record;
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ListParams, PostParams};
@@ -14,6 +16,7 @@ use kube::{Api, ResourceExt as _};
 use serde::Deserialize as _;
 use serde_json::Value;
 
+use self::foreign::Host;
 use super::{Cluster, Failure, Result};
 use crate::admin::adopt::Class;
 use crate::admin::seen::Name;
@@ -38,6 +41,43 @@ impl Cluster {
         let nodes = Api::<Node>::all(self.client.clone()).list(&labelled).await?.items;
         let has_it = |node: &&Node| node.labels().get(label).is_some_and(|found| found == value);
         Ok(nodes.iter().find(has_it).map_or_else(|| value.to_owned(), Node::name_any))
+    }
+
+    /// Returns the names of the Nodes that have all of these labels.
+    pub(in crate::admin) async fn nodes_with(
+        &self,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Vec<String>> {
+        let selector: Vec<String> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
+        let labelled = ListParams::default().labels(&selector.join(","));
+        let nodes = Api::<Node>::all(self.client.clone()).list(&labelled).await?.items;
+        let has_them =
+            |node: &&Node| labels.iter().all(|(label, value)| node.labels().get(label) == Some(value));
+        Ok(nodes.iter().filter(has_them).map(Node::name_any).collect())
+    }
+
+    /// Returns the name of the Node that a PersistentVolume names so.
+    ///
+    /// # Errors
+    /// What to do, as text, if labels do not tell one node from all others.
+    async fn node_named(&self, host: Host, volume: &str) -> std::result::Result<String, String> {
+        match host {
+            Host::Node(node) => Ok(node),
+            Host::Hostname(host) => self.node_with(foreign::HOSTNAME, &host).await.map_err(failed),
+            Host::Labels(labels) => match self.nodes_with(&labels).await.map_err(failed)?.as_slice() {
+                [node] => Ok(node.clone()),
+                nodes => Err(format!(
+                    "PersistentVolume {volume} names its node by labels that {} nodes have ({}); give one node the labels, or use \
+                     --directory and --node",
+                    nodes.len(),
+                    labels
+                        .iter()
+                        .map(|(label, value)| format!("{label}={value}"))
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )),
+            },
+        }
     }
 
     /// Makes sure that a claim can be created, or is the one that an earlier command has created.

@@ -1,5 +1,6 @@
 //! `hostloop adopt` against an API server in memory and nodes that make volumes of paths.
 
+mod drivers;
 mod giving_up;
 mod left_alone;
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::failed;
-use super::foreign::{self, Foreign, Host, is_of_provisioner};
+use super::foreign::{self, Foreign, is_of_provisioner};
 use super::record::{IS_GIVEN_UP, Records};
 use crate::admin::adopt::{Class, Nodes, Session, name_claim};
 use crate::admin::seen::Name;
@@ -259,10 +259,7 @@ impl<N: Nodes> Session<N> {
         let Foreign { path, is_directory, block, node } =
             foreign::read(&volume, self.args.source_root.as_deref())?;
         let cluster = self.cluster.as_ref().ok_or("--claim needs a kubeconfig")?;
-        let node_id = match node {
-            Host::Node(node) => node,
-            Host::Hostname(host) => cluster.node_with(foreign::HOSTNAME, &host).await.map_err(failed)?,
-        };
+        let node_id = cluster.node_named(node, &volume.name_any()).await?;
         let access = claims::access(&volume);
         let mut parameters = class.parameters.clone();
         name_claim(&mut parameters, name, &volume.name_any());

@@ -1,5 +1,6 @@
 //! PersistentVolumes of other drivers: where their data are. No I/O.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, PersistentVolume};
@@ -11,8 +12,9 @@ use crate::model::Adoption;
 
 /// The directory in which the hostpath driver of Kubernetes keeps its volumes on the node, by its manifests.
 const HOSTPATH_ROOT: &str = "/var/lib/csi-hostpath-data";
-/// As above, of OpenEBS rawfile.
-const RAWFILE_ROOT: &str = "/var/csi/rawfile";
+/// As above, of OpenEBS rawfile: of its releases before 0.15, and of its default storage pool since. Nothing in a
+/// PersistentVolume says which.
+const RAWFILE_ROOTS: [&str; 2] = ["/var/csi/rawfile", "/var/local/openebs/rawfile/default-pool"];
 /// The label of a Node with its host name.
 pub(super) const HOSTNAME: &str = "kubernetes.io/hostname";
 
@@ -32,6 +34,8 @@ pub(super) enum Host {
     /// By its host name, which is not always the name of the Node.
     Hostname(String),
     Node(String),
+    /// By other labels: the `NodeAffinityLabels` of OpenEBS, for example.
+    Labels(BTreeMap<String, String>),
 }
 
 /// Reads a PersistentVolume of a driver that is known here. `root` is where a CSI driver keeps its volumes, if that is not where its
@@ -52,30 +56,52 @@ pub(super) fn read(volume: &PersistentVolume, root: Option<&Path>) -> Result<For
     Ok(Foreign { path, is_directory, block, node })
 }
 
-/// Where the data of a PersistentVolume are on its node, and whether they are in a directory.
+/// Returns where the data of a PersistentVolume are on its node, and whether they are in a directory.
 ///
 /// # Errors
 /// What is not known.
-pub(super) fn place(volume: &PersistentVolume, root: Option<&Path>) -> Result<(String, bool), String> {
+fn place(volume: &PersistentVolume, root: Option<&Path>) -> Result<(String, bool), String> {
+    let (paths, is_directory) = places(volume, root)?;
+    match <[String; 1]>::try_from(paths) {
+        Ok([path]) => Ok((path, is_directory)),
+        Err(paths) => Err(format!(
+            "PersistentVolume {} does not say in which directory its driver keeps it; name that directory with --source-root: by the \
+             driver's defaults the volume is {}",
+            volume.name_any(),
+            paths.join(" or ")
+        )),
+    }
+}
+
+/// Returns where the data of a PersistentVolume may be on its node, and whether they are in a directory.
+///
+/// # Errors
+/// What is not known.
+pub(super) fn places(volume: &PersistentVolume, root: Option<&Path>) -> Result<(Vec<String>, bool), String> {
     let name = volume.name_any();
     let spec = volume.spec.as_ref().ok_or_else(|| format!("PersistentVolume {name} is empty"))?;
-    let below = |usual: &str, handle: &str| -> Result<String, String> {
+    let below = |usual: &[&str], handle: &str| -> Result<Vec<String>, String> {
         // A part of a path, which a person or another driver has written.
         if handle.is_empty() || handle.contains('/') || handle.starts_with('.') {
             return Err(format!(
                 "the volumeHandle {handle:?} of PersistentVolume {name} is no name of a file"
             ));
         }
-        Ok(root.unwrap_or(Path::new(usual)).join(handle).display().to_string())
+        let in_root = |root: &Path| root.join(handle).display().to_string();
+        Ok(root.map_or_else(
+            || usual.iter().map(|usual| in_root(Path::new(usual))).collect(),
+            |root| vec![in_root(root)],
+        ))
     };
-    let (path, is_directory) = match (&spec.local, &spec.host_path, &spec.csi) {
-        (Some(local), ..) => (local.path.clone(), true),
-        (None, Some(host_path), _) => (host_path.path.clone(), true),
+    let (paths, is_directory) = match (&spec.local, &spec.host_path, &spec.csi) {
+        (Some(local), ..) => (vec![local.path.clone()], true),
+        (None, Some(host_path), _) => (vec![host_path.path.clone()], true),
         (None, None, Some(csi)) if csi.driver == "hostpath.csi.k8s.io" => {
-            (below(HOSTPATH_ROOT, &csi.volume_handle)?, !is_block(volume))
+            (below(&[HOSTPATH_ROOT], &csi.volume_handle)?, !is_block(volume))
         }
         (None, None, Some(csi)) if csi.driver == "rawfile.csi.openebs.io" => {
-            (format!("{}/disk.img", below(RAWFILE_ROOT, &csi.volume_handle)?), false)
+            let directories = below(&RAWFILE_ROOTS, &csi.volume_handle)?;
+            (directories.into_iter().map(|directory| format!("{directory}/disk.img")).collect(), false)
         }
         (None, None, Some(csi)) => {
             return Err(format!(
@@ -90,7 +116,7 @@ pub(super) fn place(volume: &PersistentVolume, root: Option<&Path>) -> Result<(S
             ));
         }
     };
-    Ok((plain(&path), is_directory))
+    Ok((paths.iter().map(|path| plain(path)).collect(), is_directory))
 }
 
 fn is_block(volume: &PersistentVolume) -> bool {
@@ -124,7 +150,19 @@ pub(super) fn node(volume: &PersistentVolume) -> Option<Host> {
         _ => None,
     };
     let by_field = term.match_fields.iter().flatten().find_map(by_name);
-    by_field.or_else(|| term.match_expressions.iter().flatten().find_map(named))
+    by_field
+        .or_else(|| term.match_expressions.iter().flatten().find_map(named))
+        .or_else(|| labels(term.match_expressions.as_deref()?))
+}
+
+/// Returns the labels of the node, if nothing else is asked for than labels with one value each.
+fn labels(expressions: &[NodeSelectorRequirement]) -> Option<Host> {
+    let label = |requirement: &NodeSelectorRequirement| match requirement.values.as_deref() {
+        Some([value]) if requirement.operator == "In" => Some((requirement.key.clone(), value.clone())),
+        _ => None,
+    };
+    let labels: Option<BTreeMap<_, _>> = expressions.iter().map(label).collect();
+    labels.filter(|labels| !labels.is_empty()).map(Host::Labels)
 }
 
 /// Finalizers of provisioners, which wait until the data are deleted.
@@ -177,7 +215,6 @@ mod tests {
                 true,
                 &node,
             ),
-            (csi("rawfile.csi.openebs.io"), "hostname", "/var/csi/rawfile/pvc-1/disk.img", false, &node),
         ] {
             let found = read(&volume(&source, key), None).unwrap();
             assert_eq!(
@@ -188,7 +225,36 @@ mod tests {
         }
         let found =
             read(&volume(&csi("rawfile.csi.openebs.io"), "hostname"), Some(Path::new("/data"))).unwrap();
-        assert_eq!(found.path, "/data/pvc-1/disk.img");
+        assert_eq!((found.path.as_str(), found.is_directory), ("/data/pvc-1/disk.img", false));
+        assert_eq!(found.node, node);
+    }
+
+    #[test]
+    fn a_place_that_depends_on_a_release_is_not_guessed() {
+        let source = json!({"csi": {"driver": "rawfile.csi.openebs.io", "volumeHandle": "pvc-1"}});
+        let why = read(&volume(&source, "hostname"), None).unwrap_err();
+        assert!(why.contains("--source-root") && why.contains("/var/csi/rawfile/pvc-1/disk.img or"), "{why}");
+        let (paths, _) = places(&volume(&source, "hostname"), None).unwrap();
+        assert!(
+            paths.contains(&"/var/local/openebs/rawfile/default-pool/pvc-1/disk.img".to_owned()),
+            "{paths:?}"
+        );
+    }
+
+    #[test]
+    fn a_node_is_known_by_labels_with_one_value() {
+        let local = json!({"local": {"path": "/x"}});
+        let labels = BTreeMap::from([("openebs.io/rack".to_owned(), "node-1".to_owned())]);
+        assert_eq!(read(&volume(&local, "openebs.io/rack"), None).unwrap().node, Host::Labels(labels));
+        for (operator, values) in
+            [("In", json!(["a", "b"])), ("NotIn", json!(["a"])), ("Exists", json!(null))]
+        {
+            let mut several = serde_json::to_value(volume(&local, "openebs.io/rack")).unwrap();
+            several["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0] =
+                json!({"key": "openebs.io/rack", "operator": operator, "values": values});
+            let several: PersistentVolume = serde_json::from_value(several).unwrap();
+            assert_eq!(node(&several), None, "{operator}");
+        }
     }
 
     #[test]
@@ -198,7 +264,9 @@ mod tests {
             wrong(&json!({"csi": {"driver": "ebs", "volumeHandle": "x"}}), HOSTNAME).contains("driver ebs")
         );
         assert!(wrong(&json!({"nfs": {"server": "s", "path": "/"}}), HOSTNAME).contains("neither"));
-        assert!(wrong(&json!({"local": {"path": "/x"}}), "zone").contains("nodeAffinity"));
+        let anywhere = json!({"metadata": {"name": "pv"}, "spec": {"local": {"path": "/x"}}});
+        let anywhere: PersistentVolume = serde_json::from_value(anywhere).unwrap();
+        assert!(read(&anywhere, None).unwrap_err().contains("nodeAffinity"));
         assert!(
             wrong(&json!({"local": {"path": "/x"}, "volumeMode": "Block"}), HOSTNAME)
                 .contains("block device")

@@ -19,6 +19,8 @@ pub(in crate::admin) struct Sought<'a> {
     pub(in crate::admin) path: &'a str,
     /// Where a CSI driver keeps its volumes, if that is not where its manifests say.
     pub(in crate::admin) root: Option<&'a Path>,
+    /// The driver that adopts. What it has is in its pools, of which the node adopts nothing.
+    pub(in crate::admin) driver: &'a str,
 }
 
 impl Cluster {
@@ -30,8 +32,13 @@ impl Cluster {
     pub(in crate::admin) async fn expect_sole(&self, sought: Sought<'_>) -> Result<(), String> {
         let volumes = whole(&Api::<PersistentVolume>::all(self.client.clone())).await.map_err(failed)?;
         for volume in volumes.iter().filter(|volume| volume.name_any() != sought.volume) {
-            let has_it = foreign::place(volume, sought.root).is_ok_and(|(path, _)| sought.has(&path));
-            if has_it && self.may_be_of(foreign::node(volume), sought.node).await? {
+            let has_it = foreign::places(volume, sought.root)
+                .is_ok_and(|(paths, _)| paths.iter().any(|path| sought.has(path)));
+            let is_named = sought.is_named_by(volume);
+            if (has_it || is_named) && self.may_be_of(foreign::node(volume), sought.node).await? {
+                if !has_it {
+                    return Err(sought.is_anothers(volume));
+                }
                 return Err(format!(
                     "PersistentVolume {} has {} of node {}, too; what has two owners is not adopted: delete that \
                      PersistentVolume if it is not needed",
@@ -63,6 +70,11 @@ impl Cluster {
             Some(Host::Hostname(host)) => {
                 Ok(self.node_with(foreign::HOSTNAME, &host).await.map_err(failed)? == node)
             }
+            // A node without the labels may have had them.
+            Some(Host::Labels(labels)) => {
+                let nodes = self.nodes_with(&labels).await.map_err(failed)?;
+                Ok(nodes.is_empty() || nodes.iter().any(|name| name == node))
+            }
         }
     }
 }
@@ -70,6 +82,28 @@ impl Cluster {
 impl Sought<'_> {
     fn has(&self, path: &str) -> bool {
         Path::new(&plain(path)).starts_with(self.path)
+    }
+
+    /// Reports whether the path has the id of the volume as a name. Drivers name the directories and files of their volumes so, and
+    /// nothing tells where a driver has them.
+    fn is_named_by(&self, volume: &PersistentVolume) -> bool {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        csi.is_some_and(|csi| {
+            csi.driver != self.driver
+                && Path::new(self.path).iter().any(|name| name.to_str() == Some(csi.volume_handle.as_str()))
+        })
+    }
+
+    fn is_anothers(&self, volume: &PersistentVolume) -> String {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        format!(
+            "PersistentVolume {} of driver {} may have {} of node {}, which has its volumeHandle as a name; what has two owners is not \
+             adopted: delete that PersistentVolume if it is not needed, or rename the directory or file if it is not that of the volume",
+            volume.name_any(),
+            csi.map_or("", |csi| csi.driver.as_str()),
+            self.path,
+            self.node
+        )
     }
 
     fn is_mounted_by(&self, pod: &Pod) -> bool {
