@@ -118,7 +118,7 @@ impl<N: Nodes> Session<N> {
         let record = records.read(&claim.uid().unwrap_or_default()).await?;
         let (own, is_given_up) =
             record.as_ref().map(|record| (record.uid.clone(), record.is_given_up)).unwrap_or_default();
-        let recorded = record.map(|record| record.volume);
+        let recorded = record.map(|record| self.go_on_with(name, record)).transpose()?;
         let is_of_claim = |recorded: &Value| {
             let text = |path| recorded.pointer(path).and_then(Value::as_str);
             text("/metadata/name") == Some(volume_name.as_str())
@@ -228,7 +228,8 @@ impl<N: Nodes> Session<N> {
             self.screen.say("nothing was changed; repeat the command with --yes");
             return Ok(Step::Done);
         }
-        seen.records.write(&seen.uid(), &exchange::as_recorded(&whole)).await?;
+        let root = self.args.source_root.as_deref();
+        seen.records.write(&seen.uid(), &exchange::as_recorded(&whole), root).await?;
         Ok(Step::Next)
     }
 

@@ -1,6 +1,7 @@
 //! What an adoption of a claim has begun with, in the namespace of the driver. A user who may write a claim decides nothing there.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
@@ -10,9 +11,12 @@ use serde_json::{Value, json};
 use super::failed;
 use crate::admin::adopt::{Nodes, Session};
 use crate::admin::api::Cluster;
+use crate::admin::seen::Name;
 
-/// The one entry of a record: the earlier PersistentVolume.
+/// The entry of a record with the earlier PersistentVolume.
 pub(in crate::admin) const VOLUME: &str = "persistentVolume";
+/// The entry with the directory in which its driver keeps its volumes (`--source-root`); empty if that is not named.
+const SOURCE_ROOT: &str = "sourceRoot";
 
 /// On a record: a command gives the adoption up, and no command asks the node for the volume any longer. On a PersistentVolume: it was changed after
 /// that, so that a command which has read it before changes and deletes nothing.
@@ -22,6 +26,8 @@ pub(in crate::admin) const GIVING_UP: &str = "hostloop.csi.dev/adoption-given-up
 pub(super) struct Record {
     /// The PersistentVolume that the claim had.
     pub(super) volume: Value,
+    /// `--source-root`. `None` if the record is of an earlier release, which did not write it.
+    pub(super) root: Option<PathBuf>,
     /// The uid of the record itself: a later adoption of the claim has another one.
     pub(super) uid: String,
     /// A command gives the adoption up.
@@ -51,9 +57,12 @@ impl Records {
         let name = name(uid);
         let Some(map) = self.maps.get_opt(&name).await.map_err(failed)? else { return Ok(None) };
         let (uid, is_given_up) = (map.uid().unwrap_or_default(), map.annotations().contains_key(GIVING_UP));
-        let text = map.data.unwrap_or_default().remove(VOLUME).unwrap_or_default();
-        let read = serde_json::from_str(&text).map(|volume| Some(Record { volume, uid, is_given_up }));
-        read.map_err(|error| format!("ConfigMap {}/{name} cannot be read: {error}", self.namespace))
+        let mut data = map.data.unwrap_or_default();
+        let (text, root) = (data.remove(VOLUME).unwrap_or_default(), data.remove(SOURCE_ROOT));
+        match serde_json::from_str(&text) {
+            Ok(volume) => Ok(Some(Record { volume, root: root.map(PathBuf::from), uid, is_given_up })),
+            Err(error) => Err(format!("ConfigMap {}/{name} cannot be read: {error}", self.namespace)),
+        }
     }
 
     /// Writes whether a command gives the adoption up. Succeeds if there is no record any longer.
@@ -85,10 +94,14 @@ impl Records {
     ///
     /// # Errors
     /// What to change, as text.
-    pub(super) async fn write(&self, uid: &str, volume: &Value) -> Result<(), String> {
+    pub(super) async fn write(&self, uid: &str, volume: &Value, root: Option<&Path>) -> Result<(), String> {
+        let root = root.map(|root| root.display().to_string()).unwrap_or_default();
         let map = ConfigMap {
             metadata: ObjectMeta { name: Some(name(uid)), ..ObjectMeta::default() },
-            data: Some(BTreeMap::from([(VOLUME.to_owned(), volume.to_string())])),
+            data: Some(BTreeMap::from([
+                (VOLUME.to_owned(), volume.to_string()),
+                (SOURCE_ROOT.to_owned(), root),
+            ])),
             immutable: Some(true),
             ..ConfigMap::default()
         };
@@ -124,6 +137,24 @@ impl Records {
 }
 
 impl<N: Nodes> Session<N> {
+    /// Makes sure that an adoption goes on with the source that it has begun with: elsewhere, a node would find that no volume was made.
+    ///
+    /// # Errors
+    /// The flag that it has begun with.
+    pub(super) fn go_on_with(&mut self, claim: &Name, begun: Record) -> Result<Value, String> {
+        let Some(root) = begun.root else { return Ok(begun.volume) };
+        let root = Some(root).filter(|root| !root.as_os_str().is_empty());
+        if self.args.source_root.is_some() && self.args.source_root != root {
+            let with = root.map_or_else(
+                || "without --source-root".to_owned(),
+                |root| format!("with --source-root {}", root.display()),
+            );
+            return Err(format!("the adoption of claim {claim} has begun {with}; repeat the command so"));
+        }
+        self.args.source_root = root;
+        Ok(begun.volume)
+    }
+
     /// Finds the namespace of the driver.
     pub(super) async fn records(&mut self) -> Result<Records, String> {
         let cluster = self.cluster.as_ref().ok_or("--claim needs a kubeconfig")?;

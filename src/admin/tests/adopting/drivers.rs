@@ -170,3 +170,46 @@ fn a_path_named_by_a_volume_handle_is_left_alone() {
         });
     }
 }
+
+/// A repeated command that looks elsewhere would find that no volume was made, and give the claim a PersistentVolume without its data.
+#[test]
+fn an_adoption_goes_on_only_with_its_source_root() {
+    let give_up = "hostloop adopt --claim default/shop-data --give-up --yes";
+    for (first, again, is_refused) in [
+        (" --source-root /data", format!("{YES} --source-root /other"), true),
+        (" --source-root /data", format!("{give_up} --source-root /other"), true),
+        ("", format!("{YES} --source-root /data"), true),
+        (" --source-root /data", YES.to_owned(), false),
+        (" --source-root /data", format!("{YES} --source-root /data/"), false),
+    ] {
+        let (world, nodes) = (world_of(of_hostpath), Makers::default());
+        let uid = claim(&world)["metadata"]["uid"].clone();
+        nodes.refuse(&[NotAdopted::Refused("the disk is full".to_owned())], true);
+        with_kubernetes(&world, async {
+            assert_eq!(adopt(&world, &nodes, &format!("{YES}{first}")).await.0, Outcome::Failed);
+            let (outcome, _, err) = adopt(&world, &nodes, &again).await;
+            assert_eq!(outcome == Outcome::Failed, is_refused, "{first}, then {again}: {err}");
+            if is_refused {
+                assert!(err.contains("--source-root"), "{err}");
+                assert_eq!((volume(&world), nodes.volumes()), (None, 1), "{first}, then {again}");
+                let (outcome, _, err) = adopt(&world, &nodes, &format!("{YES}{first}")).await;
+                assert_eq!(outcome, Outcome::Done, "{err}");
+            }
+            is_adopted(&world, &uid);
+        });
+    }
+}
+
+#[test]
+fn a_given_up_claim_is_sought_in_its_source_root() {
+    let (world, nodes) = (world_of(of_hostpath), Makers::default());
+    nodes.refuse(&[NotAdopted::Refused("the disk is full".to_owned())], true);
+    with_kubernetes(&world, async {
+        assert_eq!(adopt(&world, &nodes, &format!("{YES} --source-root /data")).await.0, Outcome::Failed);
+        let give_up = "hostloop adopt --claim default/shop-data --give-up --yes";
+        let (outcome, _, err) = adopt(&world, &nodes, give_up).await;
+        assert_eq!(outcome, Outcome::Failed, "the data are in a volume of hostloop: {err}");
+        assert!(err.contains("has the data of /data/692cb36c"), "{err}");
+        assert_eq!(volume(&world), None);
+    });
+}
