@@ -66,15 +66,20 @@ pub fn class_of(volume: &PersistentVolume) -> String {
     volume.metadata.annotations.as_ref().and_then(|all| all.get(CLASS)).or(own).cloned().unwrap_or_default()
 }
 
-/// Reports whether a volume with the parameters of this class has other ones than those that its PersistentVolume was made with.
+/// Reports whether the PersistentVolume was made with this class.
+fn is_own(volume: &PersistentVolume, class: &str) -> bool {
+    volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()).unwrap_or_default() == class
+}
+
+/// Reports whether a volume that gets the parameters of this class has other ones now, or other ones than its PersistentVolume says.
 pub fn is_converted(volume: &PersistentVolume, class: &str) -> bool {
-    volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()).unwrap_or_default() != class
+    !is_own(volume, class) || class_of(volume) != class
 }
 
 /// Returns how pods see the volume if it has the parameters of this class.
 pub fn access_with(volume: &PersistentVolume, class: &StorageClass) -> Access {
     let access = access(volume);
-    if !is_converted(volume, &class.metadata.name.clone().unwrap_or_default()) {
+    if is_own(volume, class.metadata.name.as_deref().unwrap_or_default()) {
         return access;
     }
     let fs_type = class.parameters.as_ref().and_then(|all| all.get(FS_TYPE));

@@ -227,6 +227,29 @@ async fn a_volume_keeps_what_another_class_has_made_of_it() {
     }
 }
 
+/// The volume has the files of one class, and its PersistentVolume names the other.
+#[tokio::test(start_paused = true)]
+async fn a_volume_gets_the_class_of_its_claim_back() {
+    let mut world = world().await;
+    create_class(&world, "other", &json!({"backend": "directory"}));
+    world.ask(to_class("fast", "other"));
+    until_done(&mut world).await;
+    cancel(&world);
+    let own = world.server.with(|k| k.get("persistentvolumes", "pvc-1")).expect("a volume");
+    let own = own["spec"]["storageClassName"].as_str().expect("a class").to_owned();
+    world.ask(to_class("default", &own));
+    until_done(&mut world).await;
+    world.is_settled("n1", "it is what it was");
+    assert_eq!((pool(&world).as_str(), class_of(&world)), ("default", json!(own)));
+    let made = world.nodes.lock().made.last().cloned().expect("a copy");
+    assert!(made.convert, "a directory becomes an image: {made:?}");
+    cancel(&world);
+    world.ask(to_pool("fast"));
+    until_done(&mut world).await;
+    let made = world.nodes.lock().made.last().cloned().expect("a copy");
+    assert!(!made.convert, "it is what its PersistentVolume says: {made:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn whatever_fails_a_volume_gets_its_class() {
     for (fault, number) in (0..60).flat_map(|n| [(Fault::Lost, n), (Fault::AnswerLost, n)]) {
