@@ -198,8 +198,9 @@ impl Moves {
                 .await
             }
             Err(NodeError::NotFound(why)) => self.lost_copy(replica, &why).await,
-            // Pods would wait until somebody has made room. A pass has to succeed before the next cutover.
-            Err(NodeError::NoRoom(why))
+            // Pods would wait until an administrator has made room, or until the volume has less than the copy may take: a directory can
+            // take more than the files took in an image. A pass has to succeed before the next cutover.
+            Err(NodeError::NoRoom(why) | NodeError::Refused(why))
                 if is_well(view) && !view.is_promoted && !self.is_awaited(replica).await? =>
             {
                 self.returns.add(&replica.uid().unwrap_or_default());

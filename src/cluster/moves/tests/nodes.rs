@@ -43,6 +43,8 @@ pub(crate) struct Cluster {
     pub(crate) crowded: BTreeSet<String>,
     /// Nodes without room for a last pass.
     pub(crate) crowded_last: BTreeSet<String>,
+    /// Nodes on which a copy is larger than its limit after a last pass.
+    pub(crate) exceeded_last: BTreeSet<String>,
     /// These answer only after so long.
     pub(crate) slow: BTreeMap<String, Duration>,
     /// The disks of these have failed: they have their records, and no data.
@@ -201,6 +203,9 @@ impl Nodes for FakeNodes {
                 true => source(held, spec)?.clone(),
                 false => source(cluster.nodes.get_mut(&spec.source_node).expect("a node"), spec)?.clone(),
             };
+            if pass.last && cluster.exceeded_last.contains(&spec.target_node) {
+                return Err(NodeError::Refused("the copy is larger than its limit".to_owned()));
+            }
             let has_no_room = pass.last && cluster.crowded_last.contains(&spec.target_node);
             if has_no_room || cluster.crowded.contains(&spec.target_node) {
                 return Err(NodeError::NoRoom("the pool is full".to_owned()));

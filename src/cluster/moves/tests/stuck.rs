@@ -46,6 +46,25 @@ async fn a_last_pass_without_room_gives_the_volume_back() {
     world.is_settled("n2", "there is room");
 }
 
+/// A directory can take more than the files took in the image that they come from.
+#[tokio::test(start_paused = true)]
+async fn a_last_pass_over_the_limit_gives_the_volume_back() {
+    let mut world = World::new(false, json!({}));
+    world.ticks(2).await;
+    world.ask(json!({"target": {"node": "n2"}}));
+    until(&mut world, ReplicaPhase::Ready).await;
+    world.nodes.lock().exceeded_last.insert("n2".to_owned());
+    world.drain();
+    world.ticks(30).await;
+    world.is_fine("back");
+    assert_eq!((world.place(), world.down), ("n1".to_owned(), 0), "{:?}", world.phase());
+    world.nodes.lock().exceeded_last.clear();
+    world.ticks(310).await;
+    world.drain();
+    until_done(&mut world).await;
+    world.is_settled("n2", "it is small enough");
+}
+
 /// The pod writes more in each cutover than the node of the copy has room for, and passes before have room.
 #[tokio::test(start_paused = true)]
 async fn cutovers_that_go_back_become_seldom() {
