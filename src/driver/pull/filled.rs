@@ -43,14 +43,16 @@ impl Driver {
         self.os.files.create_directory(&trees, 0o700).doing(making)?;
         let (path, pool) = (trees.join("data"), self.pool_of(volume)?);
         let making = Making { path: &path, pool: &pool, place, reserved: remote.description().data_bytes };
-        self.pull_tree_to(remote, &making, progress).map_err(|error| fitting(error, remote, volume))?;
+        self.pull_tree_to(remote, &making, progress)
+            .map_err(|error| fitting(error, remote, volume, false))?;
         self.os.files.sync_directory(&trees).doing(|| format!("sync {}", trees.display()))
     }
 
     /// Brings the files of such a copy from one cut to another. `begin` is called before anything changes.
     ///
     /// # Errors
-    /// As for a pull; RESOURCE_EXHAUSTED if the files do not fit into the filesystem; NOT_FOUND if they are not there.
+    /// As for a pull; RESOURCE_EXHAUSTED if the files do not fit into the filesystem; NOT_FOUND if they are not there, or if the same
+    /// cut is refused again.
     pub(in crate::driver) fn refill_filesystem(
         &self,
         remote: &Remote,
@@ -78,7 +80,7 @@ impl Driver {
         let making = Making { path: &path, pool: &pool, place, reserved: 0 };
         let counted = self
             .stage_tree(remote, &earlier, &making, progress)
-            .map_err(|error| fitting(error, remote, volume))?;
+            .map_err(|error| fitting(error, remote, volume, is_begun))?;
         rename_tree(&self.os, &trees, (&path, &staged_tree(&trees, next)))?;
         replace_tree(&self.os, &trees, next)?;
         remove_trees_beside(&self.os, &trees)?;
@@ -119,15 +121,22 @@ fn filesystem_of(volume: &Volume) -> Result<FsType> {
     volume.fs_type().ok_or_else(|| Error::InUse(format!("copy {} holds no filesystem", volume.id)))
 }
 
-/// Says which room is missing.
-fn fitting(error: Error, remote: &Remote, volume: &Volume) -> Error {
-    match (error.errno(), volume.fs_type()) {
+/// Says which room is missing. If `is_again`, the cut has been refused before: it stays what it is, whatever has become of its volume
+/// since, so another copy has to be made.
+fn fitting(error: Error, remote: &Remote, volume: &Volume, is_again: bool) -> Error {
+    let refused = match (error.errno(), volume.fs_type()) {
         (Some(Errno::ENOSPC | Errno::EDQUOT), Some(fs_type)) => Error::Exhausted(format!(
             "the files of {} do not fit into {fs_type} of {} ({error}); expand the claim, or remove files",
             remote.source,
             format_bytes(volume.capacity_bytes)
         )),
-        _ => error,
+        _ if matches!(error, Error::InUse(_)) => error,
+        _ => return error,
+    };
+    if is_again {
+        Error::NotFound(format!("{refused}; delete the copy and make another one"))
+    } else {
+        refused
     }
 }
 

@@ -342,3 +342,13 @@ fn a_copy_of_a_volume_that_has_grown_is_made_again() {
     copied.pair.source.driver.controller_expand_volume(request).expect("it grows");
     copied.refused(copied.update(), Code::NotFound, "delete the copy and make another one");
 }
+
+/// A round brings the copy to the cut that the round before began with, however many files are removed since.
+#[test]
+fn a_copy_whose_cut_does_not_fit_is_made_again() {
+    let copied = converted(Directory, Ext4);
+    copied.changed(1);
+    copied.pair.target.kernel.fail_every("write_tree", Errno::ENOSPC);
+    copied.refused(copied.update(), Code::ResourceExhausted, "do not fit into ext4 of 64 MiB");
+    copied.refused(copied.update(), Code::NotFound, "delete the copy and make another one");
+}
