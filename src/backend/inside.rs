@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{Place, Signature, Uses, device, inspect, make_filesystem};
 use crate::error::{Error, OsContext, Result};
 use crate::kernel::{AttachOptions, LoopDevice, MakeOptions, Os, Pinned};
-use crate::model::FsType;
+use crate::model::{FsType, VolumeId};
 
 /// A filesystem that is mounted for this process alone.
 pub(crate) struct Inside(Pinned);
@@ -77,17 +77,22 @@ impl Inside {
         place.os.mounts.mount_apart(&node, fs_type, false).doing(mounting).map(Inside)
     }
 
-    /// The directory where the tree of a volume is until it is whole. No file of the tree has its name: only this project knows the id
-    /// of a copy.
+    /// What the names at the top begin with that are this project's own until a copy is complete. The node of the source, and whoever
+    /// reads a message, knows the id of a copy, so no file at the top of its tree may have such a name.
+    pub(crate) fn own_names(id: &VolumeId) -> String {
+        format!(".hostloop-{id}")
+    }
+
+    /// The directory where the tree of a volume is until it is whole.
     pub(crate) fn trees(&self, place: Place<'_>) -> PathBuf {
-        self.path().join(format!(".hostloop-{}", place.volume.id))
+        self.path().join(Self::own_names(&place.volume.id))
     }
 
     /// Makes the tree that is in [`trees`](Self::trees) all that is in the filesystem; durable on return. A call that was cut off is
     /// repeated. Returns `false` if there is no such tree.
     pub(crate) fn lift(&self, place: Place<'_>) -> Result<bool> {
         let (os, trees) = (place.os, self.trees(place));
-        let whole = self.path().join(format!(".hostloop-{}-whole", place.volume.id));
+        let whole = self.path().join(format!("{}-whole", Self::own_names(&place.volume.id)));
         let lifting = || format!("put the files of {} in their place", place.volume.id);
         let is_there = |path: &Path| os.files.stat(path).doing(lifting).map(|found| found.is_some());
         if is_there(&trees)? {

@@ -8,7 +8,7 @@ use super::allowed::Allowed;
 use super::resume::resumed;
 use super::room::Room;
 use super::{Broken, Counted, Remote, expect_end, expect_next};
-use crate::backend::{Place, expect_all_within};
+use crate::backend::{Inside, Place, expect_all_within};
 use crate::driver::copies::progress::Progress;
 use crate::driver::{Driver, Pool};
 use crate::error::{Error, OsContext, Result};
@@ -68,6 +68,8 @@ struct Tree<'a> {
     has_earlier: bool,
     /// Its files are changed in place.
     in_place: bool,
+    /// What no name at the top may begin with.
+    own_names: Option<String>,
     /// A file of the earlier tree is not what it is taken for.
     is_damaged: bool,
 }
@@ -121,6 +123,7 @@ impl Driver {
         let making = || format!("make {}", path.display());
         let writer =
             self.os.trees.write(path, earlier.map(|earlier| (earlier.path, earlier.reuse))).doing(making)?;
+        let is_filled = place.volume.copy_of.as_ref().is_some_and(|copy| copy.filled.is_some());
         let mut tree = Tree {
             path,
             writer,
@@ -133,6 +136,7 @@ impl Driver {
             allowed: Allowed::begin(place, earlier.is_some())?,
             has_earlier: earlier.is_some(),
             in_place: earlier.is_some_and(|earlier| earlier.reuse == Reuse::InPlace),
+            own_names: is_filled.then(|| Inside::own_names(&place.volume.id)),
             is_damaged: false,
         };
         let cut = earlier.map(|earlier| earlier.cut);
@@ -190,6 +194,14 @@ impl Tree<'_> {
         if entry.number != self.at.entry || top_is_none {
             let (number, wanted) = (entry.number, self.at.entry);
             return Err(Broken::Damaged(format!("entry {number} arrived instead of {wanted}")));
+        }
+        let is_at_top = entry.number > 0 && entry.parent == 0;
+        let is_own = |own: &String| is_at_top && entry.name.starts_with(own.as_bytes());
+        if self.own_names.as_ref().is_some_and(is_own) {
+            let name = String::from_utf8_lossy(&entry.name);
+            return Err(Broken::Ended(Error::InUse(format!(
+                "the volume has {name:?}, and the node needs this name while it makes the copy; rename or remove it"
+            ))));
         }
         let size = if let Kind::File { size } = entry.kind { size } else { 0 };
         if entry.basis != Basis::Nothing && !self.has_earlier {

@@ -352,3 +352,20 @@ fn a_copy_whose_cut_does_not_fit_is_made_again() {
     copied.refused(copied.update(), Code::ResourceExhausted, "do not fit into ext4 of 64 MiB");
     copied.refused(copied.update(), Code::NotFound, "delete the copy and make another one");
 }
+
+/// The node keeps the files of a copy beneath a name at the top of its filesystem. A source could name what the node moves or removes there.
+#[test]
+fn a_file_with_a_name_of_the_node_is_refused() {
+    for end in ["", "-whole"] {
+        let copied = converted(Directory, Ext4);
+        let name = format!(".hostloop-{}{end}", copied.copy.id);
+        let kernel = &copied.pair.source.kernel;
+        kernel.create_directories(format!("{}/a/{name}", copied.top));
+        copied.update().expect("below the top it is a name like any other");
+        kernel.symlink("/elsewhere", format!("{}/{name}", copied.top));
+        copied.refused(copied.update(), Code::FailedPrecondition, &name);
+        kernel.remove_file(format!("{}/{name}", copied.top)).expect("remove");
+        let again = copied.update();
+        copied.refused(again, Code::NotFound, "delete the copy and make another one");
+    }
+}
