@@ -90,13 +90,18 @@ impl Driver {
     /// Puts the files of such a copy in their place, if it is one.
     ///
     /// # Errors
-    /// NOT_FOUND if they are not there; those of the kernel.
+    /// NOT_FOUND if they are not there; UNAVAILABLE if another process uses the image; those of the kernel.
     pub(in crate::driver) fn lift_filled(&self, volume: Arc<Volume>) -> Result<Arc<Volume>> {
         let Some((copy_of, filled)) =
             volume.copy_of.clone().and_then(|copy| Some((copy.clone(), copy.filled?)))
         else {
             return Ok(volume);
         };
+        // What an earlier process has left of a pass can still write to the image.
+        self.expect_unused(&volume).map_err(|error| match error {
+            Error::InUse(why) => Error::Unavailable(why),
+            error => error,
+        })?;
         let paths = self.paths(&volume)?;
         let place: Place<'_> = self.place(&volume, &paths);
         let inside = Inside::of_volume(place, filesystem_of(&volume)?)?;

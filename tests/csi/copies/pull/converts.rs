@@ -369,3 +369,20 @@ fn a_file_with_a_name_of_the_node_is_refused() {
         copied.refused(again, Code::NotFound, "delete the copy and make another one");
     }
 }
+
+/// Two mounts of one image would destroy the filesystem.
+#[test]
+fn an_image_that_is_attached_is_not_completed() {
+    let copied = converted(Directory, Ext4);
+    let wanted = copied.files();
+    copied.rest();
+    copied.seal(TARGET).expect("it is sealed");
+    copied.update().expect("the last pass");
+    let kernel = &copied.pair.target.kernel;
+    let left = kernel.attach_foreign(copied.copy.image(), false).expect("attach");
+    copied.refused(copied.complete(false), Code::Unavailable, "is in use");
+    kernel.detach_foreign(left.number);
+    copied.complete(false).expect("it is complete");
+    let Copied { pair, copy, .. } = copied;
+    assert_eq!(seen_by_pod(&pair.into_target(), &copy, Directory), wanted);
+}
