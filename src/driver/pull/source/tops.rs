@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::backend::{Inside, Shape};
+use crate::backend::{Inside, Shape, Signature, inspect};
 use crate::driver::Driver;
 use crate::driver::copies::changes::Change;
 use crate::driver::locks::guarded::Guarded;
@@ -83,7 +83,16 @@ impl Driver {
         };
         let filesystem = snapshot.content.filesystem().filter(|_| snapshot.pulled_for.is_some());
         match filesystem.ok_or_else(not_a_tree)? {
-            (_, Format::Blank | Format::Formatting) => Ok(Top::Nothing),
+            // A record that is older than the filesystem must not make an empty volume of it.
+            (_, Format::Blank) => match inspect(self.os.images.as_ref(), &image)? {
+                Signature::Blank => Ok(Top::Nothing),
+                found => Err(Error::InUse(format!(
+                    "{} holds {}, and the record says that nothing was made there; start a pod with the volume, or check it",
+                    image.display(),
+                    found.describe()
+                ))),
+            },
+            (_, Format::Formatting) => Ok(Top::Nothing),
             (fs_type, Format::Copied | Format::Formatted) => {
                 let kind = (fs_type, snapshot.block_size);
                 self.mounted

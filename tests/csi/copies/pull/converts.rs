@@ -386,3 +386,14 @@ fn an_image_that_is_attached_is_not_completed() {
     let Copied { pair, copy, .. } = copied;
     assert_eq!(seen_by_pod(&pair.into_target(), &copy, Directory), wanted);
 }
+
+/// A state file that was restored can say that no filesystem was made yet.
+#[test]
+fn a_record_without_a_filesystem_empties_no_copy() {
+    let copied = converted(Ext4, Directory);
+    let store = copied.pair.source.driver.store();
+    let volume = store.volumes().into_iter().next().expect("the volume");
+    let content = volume.content.with_format(hostloop::model::Format::Blank);
+    store.put(hostloop::model::Volume { content, ..(*volume).clone() }).expect("put");
+    copied.refused(copied.update(), Code::FailedPrecondition, "holds an ext4 filesystem");
+}
