@@ -193,10 +193,8 @@ impl Attributes {
     pub(super) fn remove_extended(&self, target: &OwnedFd) -> Result<(), Fault> {
         let path = path_of(target);
         self.extended.iter().try_for_each(|(name, _)| {
-            match removexattr(path.as_str(), name.as_c_str()).map_err(errno) {
-                Ok(()) | Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
-                Err(error) => Err(call("remove the extended attributes of")(error)),
-            }
+            let removed = removexattr(path.as_str(), name.as_c_str()).map_err(errno);
+            expect_removed(name, removed).map_err(call("remove the extended attributes of"))
         })
     }
 
@@ -255,11 +253,38 @@ impl Attributes {
     }
 }
 
+/// Returns the error of removexattr(2) if it leaves an attribute that a file must not have. SELinux lets nobody remove a label (EACCES), only
+/// set another one.
+fn expect_removed(name: &CStr, removed: nix::Result<()>) -> nix::Result<()> {
+    match removed {
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+        Err(Errno::EACCES) if name == c"security.selinux" => Ok(()),
+        removed => removed,
+    }
+}
+
 fn set_extended(path: &str, name: &CStr, value: &[u8]) -> nix::Result<()> {
     match setxattr(path, name, value, XattrFlags::empty()).map_err(errno) {
         // A filesystem that is mounted with a label for all its files (mount(8), context=) shows it on each and lets
         // none be set.
         Err(Errno::EOPNOTSUPP) if name == c"security.selinux" => Ok(()),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_that_stays_is_no_error() {
+        for (name, error, expected) in [
+            (c"security.selinux", Errno::EACCES, Ok(())),
+            (c"security.selinux", Errno::EIO, Err(Errno::EIO)),
+            (c"user.a", Errno::EACCES, Err(Errno::EACCES)),
+            (c"user.a", Errno::ENODATA, Ok(())),
+        ] {
+            assert_eq!(expect_removed(name, Err(error)), expected, "{name:?} {error}");
+        }
     }
 }
