@@ -30,6 +30,8 @@ pub(super) struct Walk<'a> {
     next: u64,
     /// The numbers of files with several names.
     linked: BTreeMap<NodeRef, u64>,
+    /// The earlier files, and the number of the first entry that has the name of one.
+    owners: BTreeMap<NodeRef, u64>,
     /// Directories with their number and the names that are still to do, the next one last; and the same directory of the
     /// earlier tree.
     todo: Vec<(Resolved, u64, Vec<String>, Option<NodeRef>)>,
@@ -74,8 +76,8 @@ impl Walk<'_> {
             |base: &Path| process.look("read_tree", base.display(), |world| world.walk(base, Last::Keep));
         let base = base.map(find).transpose()?.map(|base| base.node);
         let top = process.look("read_tree", source.display(), |world| world.walk(source, Last::Keep))?;
-        let (linked, todo) = (BTreeMap::new(), Vec::new());
-        let mut walk = Walk { process, from, emit, next: 0, linked, todo };
+        let (linked, owners, todo) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let mut walk = Walk { process, from, emit, next: 0, linked, owners, todo };
         let mut going = walk.entry(top, base, 0, "")?;
         while going && let Some((directory, number, names, base)) = walk.todo.last_mut() {
             let Some(name) = names.pop() else {
@@ -132,7 +134,10 @@ impl Walk<'_> {
             .map(|base| self.process.look("read_tree", "the earlier", |world| Ok(world.inode(base).clone())));
         let earlier = earlier.transpose()?;
         let basis = match (&content, &earlier) {
-            (Some(content), Some(earlier)) => basis(earlier, content, inode.mode),
+            (Some(content), Some(earlier)) => {
+                let owner = base.map(|base| *self.owners.entry(base).or_insert(number));
+                basis(earlier, content, inode.mode, earlier.links == 1 || owner == Some(number))
+            }
             _ => Basis::Nothing,
         };
         let entry = Entry { number, parent, name, kind, linked, attributes, basis };
@@ -173,12 +178,12 @@ impl Walk<'_> {
 }
 
 /// What a file has of an earlier inode.
-fn basis(earlier: &Inode, later: &Content, mode: u32) -> Basis {
+fn basis(earlier: &Inode, later: &Content, mode: u32, is_free: bool) -> Basis {
     let Node::File { now, .. } = &earlier.node else { return Basis::Nothing };
     if now.size() == 0 && later.size() > 0 {
         return Basis::Nothing;
     }
-    let alike = earlier.links == 1 && earlier.mode == mode && now.size() == later.size();
+    let alike = is_free && earlier.mode == mode && now.size() == later.size();
     let same = |change: Change<'_>| matches!(change, Change::None { .. });
     match alike && each_change(now, later, 0, &mut |change| same(change)) {
         true => Basis::Everything,

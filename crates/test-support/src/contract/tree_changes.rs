@@ -375,13 +375,22 @@ fn split_links(os: &Os, dir: &Path) {
         files: vec![file.clone(), file.clone()],
     };
     let (one, two) = (with([("a", 0), ("b", 0)]), with([("a", 0), ("b", 1)]));
-    for (name, earlier, later) in [("split", &one, &two), ("joined", &two, &one), ("kept", &one, &one)] {
-        let dir = directory(os, dir.join(name));
-        let [base, copy] = ["base", "copy"].map(|name| earlier.make(os, dir.join(name)));
-        let (later, target) = (later.make(os, dir.join("later")), dir.join("target"));
-        bring(os, (&base, &later), (&copy, &target), usize::MAX);
-        os.trees.remove(&copy).expect("remove");
-        assert_eq!(seen(os, &target), seen(os, &later), "{name}");
+    use Basis::{Content, Everything};
+    // A file that has not changed is not copied, also if it has several names; but two files do not become one.
+    for (name, earlier, later, expected) in [
+        ("split", &one, &two, vec![Everything, Content]),
+        ("joined", &two, &one, vec![Everything]),
+        ("kept", &one, &one, vec![Everything]),
+    ] {
+        for most in [usize::MAX, 1, 2, 3] {
+            let dir = directory(os, dir.join(format!("{name} {most}")));
+            let [base, copy] = ["base", "copy"].map(|name| earlier.make(os, dir.join(name)));
+            let (later, target) = (later.make(os, dir.join("later")), dir.join("target"));
+            let items = bring(os, (&base, &later), (&copy, &target), most);
+            assert_eq!(bases(&items), expected, "{name} {most}");
+            os.trees.remove(&copy).expect("remove");
+            assert_eq!(seen(os, &target), seen(os, &later), "{name} {most}");
+        }
     }
 }
 

@@ -1,20 +1,21 @@
 //! What a file has of the one with the same path in an earlier tree: see [`Basis`].
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::sys::uio::pread;
 use nix::unistd::linkat;
 
-use super::super::super::{Change, Disks, Extent, Reuse, Side, Sides, each_sent};
+use super::super::super::{Change, Disks, Extent, FileId, Reuse, Side, Sides, each_sent};
 use super::super::copy::extents_of;
-use super::super::kind_bits;
 use super::super::open::{offset as signed, uninterrupted};
 use super::super::walk::{open_below, open_to_read};
+use super::super::{id_of, kind_bits};
 use super::attributes::Attributes;
 use super::content::{Content, set_size, unsigned};
 use super::report::{Fault, Report, call};
@@ -27,9 +28,14 @@ pub(super) struct Earlier<'a> {
     disks: Disks<'a>,
     size: u64,
     attributes: Attributes,
-    /// It has one name: so it can become the later file, which would else be the same file as its other names.
+    /// It has one name.
     is_alone: bool,
+    /// It can become the later file: no other file of the later tree becomes the same one, as another of its names could.
+    is_free: bool,
 }
+
+/// The earlier files with several names, and the number of the first entry that has the name of one.
+pub(super) type Owners = HashMap<FileId, u64>;
 
 /// One of the two files.
 struct File<'a>(&'a OwnedFd, Disks<'a>);
@@ -42,24 +48,40 @@ pub(super) fn directory(parent: &OwnedFd, name: &CStr) -> Result<Option<OwnedFd>
     }
 }
 
+/// The regular file of this name, if there is one.
+fn seen(parent: &OwnedFd, name: &CStr) -> Result<Option<(OwnedFd, FileStat)>, Fault> {
+    let seen = match open_below(parent, name, OFlag::O_PATH) {
+        Err(Errno::ENOENT) => return Ok(None),
+        seen => seen.map_err(call("open the earlier"))?,
+    };
+    let stat = fstat(&seen).map_err(call("stat the earlier"))?;
+    Ok((kind_bits(&stat) == libc::S_IFREG).then_some((seen, stat)))
+}
+
+/// Reports whether this entry of the later tree is the first one with a name of the earlier file, and remembers it. A reader that goes on
+/// in the middle asks for each entry before, so that it says the same.
+pub(super) fn owns(parent: &OwnedFd, name: &CStr, number: u64, owners: &mut Owners) -> Result<bool, Fault> {
+    Ok(match seen(parent, name)? {
+        Some((_, stat)) if stat.st_nlink > 1 => *owners.entry(id_of(&stat)).or_insert(number) == number,
+        _ => true,
+    })
+}
+
 impl<'a> Earlier<'a> {
-    /// The regular file of this name, if there is one.
-    pub(super) fn find(parent: &OwnedFd, name: &CStr, disks: Disks<'a>) -> Result<Option<Self>, Fault> {
+    /// The regular file of this name, if there is one. `is_free` says whether it can become the later file.
+    pub(super) fn find(
+        parent: &OwnedFd,
+        name: &CStr,
+        (disks, is_free): (Disks<'a>, bool),
+    ) -> Result<Option<Self>, Fault> {
         let opening = call("open the earlier");
-        let seen = match open_below(parent, name, OFlag::O_PATH) {
-            Err(Errno::ENOENT) => return Ok(None),
-            seen => seen.map_err(&opening)?,
-        };
-        let stat = fstat(&seen).map_err(call("stat the earlier"))?;
-        if kind_bits(&stat) != libc::S_IFREG {
-            return Ok(None);
-        }
+        let Some((seen, stat)) = seen(parent, name)? else { return Ok(None) };
         let path = path_of(&seen);
         let file = open_to_read(|flags| openat(AT_FDCWD, path.as_str(), flags, Mode::empty()));
         let file = file.map_err(opening)?;
         let attributes = Attributes::read(&file, &stat)?;
         let (size, is_alone) = (unsigned(stat.st_size), stat.st_nlink == 1);
-        Ok(Some(Earlier { file, disks, size, attributes, is_alone }))
+        Ok(Some(Earlier { file, disks, size, attributes, is_alone, is_free }))
     }
 
     /// What a later file has of it; `None` where whoever waits does not any more.
@@ -73,7 +95,7 @@ impl<'a> Earlier<'a> {
         if self.size == 0 && size > 0 {
             return Ok(Some(Basis::Nothing));
         }
-        if !self.is_alone || self.size != size || !self.attributes.are_as(attributes) {
+        if !self.is_free || self.size != size || !self.attributes.are_as(attributes) {
             return Ok(Some(Basis::Content));
         }
         let (mut differs, mut waits) = (false, true);
@@ -127,7 +149,7 @@ impl Content {
     ) -> Result<Option<OwnedFd>, Fault> {
         let earlier = match (basis, base) {
             (Basis::Nothing, _) => None,
-            (_, Some(base)) => Some((base, Earlier::find(base, name, Disks::One)?.ok_or(NOT_THERE)?)),
+            (_, Some(base)) => Some((base, Earlier::find(base, name, (Disks::One, true))?.ok_or(NOT_THERE)?)),
             (_, None) => return Err(NOT_THERE),
         };
         if let Some((base, earlier)) = earlier.as_ref().filter(|_| basis == Basis::Everything) {

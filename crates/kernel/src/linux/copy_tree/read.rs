@@ -23,7 +23,7 @@ use super::super::open::{offset as signed, uninterrupted};
 use super::super::walk::{open_below, open_to_read};
 use super::super::{at, id_of, kind_bits};
 use super::attributes::Attributes;
-use super::basis::{self, Earlier};
+use super::basis::{self, Earlier, Owners};
 use super::content::{next_data, unsigned};
 use super::report::{Fault, call};
 use super::{open_source, path_of};
@@ -55,6 +55,7 @@ struct Walk<'a> {
     next: u64,
     /// The numbers of files with several names.
     linked: HashMap<FileId, u64>,
+    owners: Owners,
 }
 
 /// Whether to go on.
@@ -75,7 +76,8 @@ pub(in super::super) fn read_tree(
     let open_top =
         |top: &Path| open_to_read(|read| open(top, read | flags, Mode::empty())).map_err(at("open", top));
     let (top, base) = (open_top(source)?, base.map(|base| open_top(base.path)).transpose()?);
-    let mut walk = Walk { source, disks, from, emit, levels: Vec::new(), next: 0, linked: HashMap::new() };
+    let (levels, linked, owners) = (Vec::new(), HashMap::new(), Owners::new());
+    let mut walk = Walk { source, disks, from, emit, levels, next: 0, linked, owners };
     let mut going = walk.directory(CString::default(), (top, base), 0).map_err(|fault| fault.at(source))?;
     while going {
         let Some(name) = walk.levels.last_mut().and_then(|level| level.names.pop()) else {
@@ -156,6 +158,9 @@ impl Walk<'_> {
         let number = self.next;
         self.next += 1;
         let first = (stat.st_nlink > 1).then(|| *self.linked.entry(id_of(&stat)).or_insert(number));
+        let is_file = kind_bits(&stat) == libc::S_IFREG && first.is_none_or(|first| first == number);
+        let base = base.filter(|_| is_file);
+        let is_free = base.map_or(Ok(true), |base| basis::owns(base, name, number, &mut self.owners))?;
         if number + 1 < self.from.entry {
             return Ok(true);
         }
@@ -173,8 +178,8 @@ impl Walk<'_> {
                 Ok(self.has(number) || (self.emit)(Item::Entry(entry)))
             }
             libc::S_IFREG => {
-                let disks = self.disks;
-                let earlier = base.map_or(Ok(None), |base| Earlier::find(base, name, disks))?;
+                let how = (self.disks, is_free);
+                let earlier = base.map_or(Ok(None), |base| Earlier::find(base, name, how))?;
                 self.regular(&file, entry, earlier)
             }
             kind => {
