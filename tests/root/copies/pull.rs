@@ -35,6 +35,7 @@ use tonic::transport::{Channel, Server};
 
 use crate::copies::copy_tree::{assert_equal, everything, metas};
 use crate::harness::kernel::{pattern, read_at, write_at};
+use crate::harness::process::binary;
 use crate::harness::volume::{clone_request, restore_request};
 use crate::harness::{Kind, MIB, Vol, World};
 use crate::orders;
@@ -82,7 +83,7 @@ fn driver(world: &World) -> Driver {
     let Subcommand::Serve(args) = Cli::try_parse_from(all).expect("flags").command else { unreachable!() };
     let settings =
         Config::new(&args, None).expect("flags").role.settings().cloned().expect("a role with volumes");
-    app::driver(settings, os(Tools::find())).expect("the state can be used")
+    app::driver(settings, os(Tools::find().with_helper(binary()))).expect("the state can be used")
 }
 
 /// Serves a driver at a socket.
