@@ -131,10 +131,17 @@ fn filesystem_of(volume: &Volume) -> Result<FsType> {
 fn fitting(error: Error, remote: &Remote, volume: &Volume, is_again: bool) -> Error {
     let refused = match (error.errno(), volume.fs_type()) {
         (Some(Errno::ENOSPC | Errno::EDQUOT), Some(fs_type)) => Error::Exhausted(format!(
-            "the files of {} do not fit into {fs_type} of {} ({error}); expand the claim, or remove files",
+            "the files of {} do not fit into {fs_type} of {} ({error}); expand the claim, or remove files or \
+             large extended attributes",
             remote.source,
             format_bytes(volume.capacity_bytes)
         )),
+        (Some(Errno::EMLINK | Errno::ENAMETOOLONG | Errno::E2BIG | Errno::ERANGE), Some(fs_type)) => {
+            Error::Exhausted(format!(
+                "{fs_type} cannot hold a file of {} ({error}); change the file, or choose another filesystem",
+                remote.source
+            ))
+        }
         _ if matches!(error, Error::InUse(_)) => error,
         _ => return error,
     };

@@ -321,12 +321,16 @@ fn a_copy_that_was_being_completed_is_made_again() {
 /// Files that do not fit into a filesystem of the same size: the pods keep the volume.
 #[test]
 fn files_that_do_not_fit_are_refused_with_the_size() {
-    let copied = converted(Directory, Ext4);
-    copied.changed(1);
-    copied.pair.target.kernel.fail_every("write_tree", Errno::ENOSPC);
-    copied.refused(copied.update(), Code::ResourceExhausted, "do not fit into ext4 of 64 MiB");
-    copied.pair.target.kernel.heal();
-    copied.update().expect("it is updated");
+    for (errno, why) in
+        [(Errno::ENOSPC, "do not fit into ext4 of 64 MiB"), (Errno::EMLINK, "ext4 cannot hold a file of")]
+    {
+        let copied = converted(Directory, Ext4);
+        copied.changed(1);
+        copied.pair.target.kernel.fail_every("write_tree", errno);
+        copied.refused(copied.update(), Code::ResourceExhausted, why);
+        copied.pair.target.kernel.heal();
+        copied.update().expect("it is updated");
+    }
 }
 
 /// A volume that grows meanwhile needs a larger filesystem: the copy is made again.
