@@ -284,6 +284,7 @@ fn description(content: peer::SourceContent, fs_type: &str) -> Vec<u8> {
         block_size: 512,
         data_bytes: 8192,
         sealed: false,
+        volume_created_ns: 1,
         generation: 1,
         moving: None,
     };
