@@ -185,7 +185,9 @@ fn costs_its_own_pool_only(fs_type: &'static str, fails: &[(&str, Trouble)]) {
         // xfs shuts down: it answers nothing any more.
         let unreadable = trouble.reads == ALWAYS || fs_type == "xfs";
         let reason = if unreadable { "PoolUnreadable" } else { "PoolReadOnly" };
-        assert!(troubles.iter().any(|(found, _)| found == reason), "{name}: {troubles:?}");
+        // The one write that fails can be that of a record, after which ext4 goes on: the volume is not made, and that is all.
+        let goes_on = trouble.writes == Fault::Fails(1) && troubles.is_empty();
+        assert!(goes_on || troubles.iter().any(|(found, _)| found == reason), "{name}: {troubles:?}");
         // The pod goes: its mounts can be taken away from a disk that fails.
         for vol in &vols {
             let _ = in_time("NodeUnpublishVolume", || vol.unpublish("b"));
