@@ -1,5 +1,5 @@
-//! The files of a filesystem in an image, for this process alone: what becomes a tree, and what is made from one. No other process
-//! sees the mount, and the kernel ends it with this process.
+//! Mounts of filesystems in images that only this process can reach. Conversions read the files of a volume through them, and write the
+//! files of a copy. The kernel removes such a mount when the process ends.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub(crate) struct Inside(Pinned);
 const LOST_AND_FOUND: &str = "lost+found";
 
 impl Inside {
-    /// Its top.
+    /// Returns the top of the filesystem.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Mounts a cut of a volume for reading. The image is a copy that nobody else uses: its journal is replayed, and its filesystem gets
-    /// an identity of its own, since that of the volume can be mounted at the same time.
+    /// Mounts a cut of a volume for reading. No other process uses the image of a cut. The kernel replays its journal, and the filesystem
+    /// gets a new identity, because the filesystem of the volume can be mounted at the same time.
     ///
     /// # Errors
     /// FAILED_PRECONDITION if it does not hold this filesystem; those of the kernel.
@@ -48,7 +48,7 @@ impl Inside {
         os.mounts.mount_apart(&path, fs_type, true).doing(opening).map(Inside)
     }
 
-    /// Makes a filesystem in the blank image of a new volume that nobody uses, and mounts it.
+    /// Makes a filesystem in the blank image of a new, unused volume, and mounts it.
     ///
     /// # Errors
     /// Those of the tool and of the kernel.
@@ -61,7 +61,7 @@ impl Inside {
         Self::mount(place, &open.device, fs_type)
     }
 
-    /// Mounts the filesystem of a volume that nobody uses.
+    /// Mounts the filesystem of an unused volume.
     ///
     /// # Errors
     /// FAILED_PRECONDITION if it does not hold this filesystem; those of the kernel.
@@ -77,19 +77,19 @@ impl Inside {
         place.os.mounts.mount_apart(&node, fs_type, false).doing(mounting).map(Inside)
     }
 
-    /// What the names at the top begin with that are this project's own until a copy is complete. The node of the source, and whoever
-    /// reads a message, knows the id of a copy, so no file at the top of its tree may have such a name.
+    /// Returns the prefix of the names at the top that the node needs until a copy is complete. The id of a copy is no secret: the node of
+    /// the source has it, and it is in messages. So no file at the top of the tree may have such a name.
     pub(crate) fn own_names(id: &VolumeId) -> String {
         format!(".hostloop-{id}")
     }
 
-    /// The directory where the tree of a volume is until it is whole.
+    /// Returns the directory that has the tree of a copy until the copy is complete.
     pub(crate) fn trees(&self, place: Place<'_>) -> PathBuf {
         self.path().join(Self::own_names(&place.volume.id))
     }
 
-    /// Makes the tree that is in [`trees`](Self::trees) all that is in the filesystem; durable on return. A call that was cut off is
-    /// repeated. Returns `false` if there is no such tree.
+    /// Moves the tree in [`trees`](Self::trees) to the top of the filesystem. Durable on return. If a call is interrupted, it can be
+    /// repeated. Returns `false` if there is no tree.
     pub(crate) fn lift(&self, place: Place<'_>) -> Result<bool> {
         let (os, trees) = (place.os, self.trees(place));
         let whole = self.path().join(format!("{}-whole", Self::own_names(&place.volume.id)));
@@ -104,7 +104,7 @@ impl Inside {
             if !is_there(&whole)? {
                 return Ok(false);
             }
-            // It is empty, and the tree may have one of its own. As long as `trees` is there, nothing of the tree is beside it.
+            // That of mkfs is empty, and the tree may have one. Files of the tree are moved only after `trees` is removed.
             os.files.remove_directory(&self.path().join(LOST_AND_FOUND)).doing(lifting)?;
             super::remove_trees_beside(os, &trees)?;
             os.files.remove_directory(&trees).doing(lifting)?;

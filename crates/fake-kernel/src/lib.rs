@@ -16,6 +16,7 @@
 )]
 
 mod afterwards;
+mod apart;
 mod blocks;
 mod chance;
 mod content;

@@ -38,13 +38,6 @@ pub(super) struct Mount {
     pub(super) base: bool,
 }
 
-impl Mount {
-    /// Whether only a descriptor leads to it.
-    pub(super) fn is_apart(&self) -> bool {
-        self.at.is_none() && !self.base
-    }
-}
-
 impl World {
     pub(super) fn add_mount(&mut self, mount: Mount) {
         self.next_mount += 1;
@@ -122,32 +115,6 @@ impl World {
             base: false,
         });
         Ok(())
-    }
-
-    /// Mounts where only a descriptor leads to.
-    fn mount_apart(&mut self, device: &Path, fs_type: FsType, read_only: bool) -> Outcome<Resolved> {
-        let number = self.loop_at(device)?;
-        let data = if fs_type == FsType::Xfs { vec!["nouuid".to_owned()] } else { Vec::new() };
-        let flags = MountFlags { read_only, data, ..MountFlags::default() };
-        let fs = self.mountable(number, fs_type, &flags)?;
-        let (root, root_path) = self.mounted_root(fs, fs_type, &flags)?;
-        let dev = self.loops[&number].rdev();
-        self.add_mount(Mount {
-            at: None,
-            target: PathBuf::new(),
-            root,
-            root_path: root_path.clone(),
-            dev,
-            st_dev: dev,
-            source: format!("/dev/loop{number}"),
-            loop_number: Some(number),
-            read_only,
-            superblock_read_only: read_only,
-            flags: BTreeSet::new(),
-            propagation: Propagation::default(),
-            base: false,
-        });
-        Ok(Resolved { mount: self.next_mount, node: root, inner: root_path, path: PathBuf::from("/") })
     }
 
     fn bind(&mut self, source: &Path, target: &Path, flags: &MountFlags) -> Outcome<()> {
@@ -368,12 +335,7 @@ impl Mounts for Process {
     }
 
     fn mount_apart(&self, device: &Path, fs_type: FsType, read_only: bool) -> std::io::Result<Pinned> {
-        let id = self.step("mount_apart", device.display(), |world| {
-            let place = world.mount_apart(device, fs_type, read_only)?;
-            // The descriptor is the mount: nobody who dies now leaves one behind.
-            Ok(world.pin(self.generation, place))
-        })?;
-        Ok(self.pinned(id, "/."))
+        self.mount_at_no_path(device, fs_type, read_only)
     }
 
     fn bind(&self, source: &Path, target: &Path, flags: &MountFlags) -> std::io::Result<()> {

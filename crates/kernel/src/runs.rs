@@ -1,11 +1,11 @@
 //! The runs of data in a file, found before they are read.
 //!
-//! A read lets the kernel read ahead, and what it has read ahead of an allocated block that nobody has written to counts as data for
-//! lseek(2). A reader that asks for the next run after each read would so read a whole preallocated file.
+//! After a read, the kernel reads ahead. If it reads ahead into blocks that are allocated and were never written, lseek(2) reports them as
+//! data. A reader that looked for the next run after each read would therefore read a whole preallocated file.
 
 use std::collections::VecDeque;
 
-/// So many runs are found at a time.
+/// The number of runs that are found at a time.
 const AT_ONCE: usize = 1024;
 
 /// See the module. `N` is as [`Images::next_data`](super::Images::next_data) of one file.
@@ -25,7 +25,7 @@ impl<N> Runs<N> {
         Runs { next, found: VecDeque::new(), at: Some(at) }
     }
 
-    /// Returns the start and the end of the next one; `None` if there is no more.
+    /// Returns the start and the end of the next one; `None` after the last one.
     ///
     /// # Errors
     /// Those of the closure.

@@ -18,21 +18,21 @@ pub struct Usage {
 /// An earlier tree beside one that is read.
 #[derive(Debug, Clone, Copy)]
 pub struct Base<'a> {
-    /// Where it is.
+    /// Its directory.
     pub path: &'a Path,
-    /// Where the blocks of the two trees are.
+    /// Which disks have the blocks of the two trees.
     pub disks: Disks<'a>,
 }
 
-/// Where the blocks of two trees are, as far as their places say that they are the same.
+/// Which disks have the blocks of two trees. This decides whether two blocks at one place are the same block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disks<'a> {
-    /// On one filesystem: what has the same place is the same.
+    /// One filesystem: blocks at the same place are the same.
     One,
-    /// On two filesystems, each in an image of its own, of which one was a copy of the other. What has the same place is the same, unless
-    /// the images differ there: in these ranges of bytes, in ascending order.
+    /// Two filesystems, each in an image, of which one is a later state of the other. Blocks at the same place are the same outside of these
+    /// ranges of bytes, in which the images differ. The ranges are in ascending order.
     Images(&'a [Range<u64>]),
-    /// Their places say nothing.
+    /// Two filesystems whose places cannot be compared.
     Unrelated,
 }
 
@@ -48,8 +48,8 @@ impl<'a> Base<'a> {
 pub enum Reuse {
     /// The earlier tree keeps its content: a file that changes is a copy, which shares blocks if the filesystem can.
     Share,
-    /// A file that changes is changed in place, so that the earlier tree becomes a mixture. The same entries, written again beside the
-    /// mixture, give the same tree.
+    /// A file that changes is changed in place, so the earlier tree becomes a mixture of both. If the same entries are written again beside
+    /// the mixture, the result is the later tree.
     InPlace,
 }
 

@@ -11,7 +11,7 @@ pub(super) enum Ended {
     On(String),
     /// No node has it: it was deleted meanwhile.
     Gone,
-    /// It is where it was, or that is not known. The text says why.
+    /// It has stayed, or its place is unknown. The text says why.
     Stays(String),
 }
 

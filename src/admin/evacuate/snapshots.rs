@@ -126,7 +126,7 @@ impl<N: Nodes> Emptying<'_, N> {
         Ok(left.is_empty())
     }
 
-    /// Moves a snapshot to the first of these nodes that has room. If that is refused, looks where it is.
+    /// Moves a snapshot to the first of these nodes that has room. If that is refused, finds out which node has it.
     async fn move_to_one(&mut self, item: &Item, targets: &[String]) -> Ended {
         let why = match self.try_targets(item, targets).await {
             Ok(target) => return Ended::On(target),

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
-use serde_json::json;
 
 use super::act::{Moves, Next, RETRY, RUNNING, Result};
 use super::admit::keeps_pods_out;
-use super::claims::{CLASS, bytes_of, class_of};
+use super::claims::bytes_of;
 use super::decide::{BEHIND, LONG, PRESSING, is_lost, is_well};
 use super::exchange::{Exchange, Progress};
 use super::look::node_state;
@@ -288,17 +287,6 @@ impl Moves {
         self.events.warn(&spec.claim, "StandbyPromoted", &text).await;
         tracing::warn!(volume.id = spec.volume_id, node = lost, "the node is lost: its copy takes over");
         self.write(replica, |status| status.stale = true).await
-    }
-
-    /// Writes on the PersistentVolume which StorageClass its volume has the parameters of, so that the next move keeps them.
-    async fn record_class(&self, replica: &VolumeReplica, volume: &PersistentVolume) -> Result<()> {
-        let Some(class) = replica.spec.target_class.as_ref().filter(|class| class_of(volume) != **class)
-        else {
-            return Ok(());
-        };
-        let change = json!({"metadata": {"annotations": {CLASS: class}}});
-        self.objects.patch_volume(volume, change, Run::Real).await?;
-        Ok(())
     }
 
     /// Makes the copy the volume.

@@ -2,11 +2,13 @@
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::json;
 
 use super::act::{Moves, Result};
 use super::begin::{Request, handle};
-use super::claims::{class_of, node_of};
-use super::resources::Purpose;
+use super::claims::{CLASS, class_of, node_of};
+use super::objects::Run;
+use super::resources::{Purpose, VolumeReplica};
 use crate::model::BackendKind;
 
 impl Request<'_> {
@@ -82,6 +84,21 @@ impl Moves {
             )));
         }
         Ok(volume.and_then(|volume| no_kind(volume, name, &class)))
+    }
+
+    /// Writes on the PersistentVolume which StorageClass its volume has the parameters of, so that the next move keeps them.
+    pub(super) async fn record_class(
+        &self,
+        replica: &VolumeReplica,
+        volume: &PersistentVolume,
+    ) -> Result<()> {
+        let Some(class) = replica.spec.target_class.as_ref().filter(|class| class_of(volume) != **class)
+        else {
+            return Ok(());
+        };
+        let change = json!({"metadata": {"annotations": {CLASS: class}}});
+        self.objects.patch_volume(volume, change, Run::Real).await?;
+        Ok(())
     }
 }
 

@@ -253,7 +253,7 @@ impl Router {
     ///
     /// # Errors
     /// UNAVAILABLE, with its name, if the node that it was released to does not answer, or is not part of the cluster and was not given up. If
-    /// the first node is not part of the cluster, nothing says where it went: UNAVAILABLE if any node does not answer.
+    /// the first node is not part of the cluster, any node can have it: UNAVAILABLE if one does not answer.
     pub(super) async fn find_moved(&self, named: Named<'_>) -> Result<Option<Arc<Member>>, Status> {
         let answers = self.ask_all_for(named).await?;
         if let Some(member) = whole(&answers) {

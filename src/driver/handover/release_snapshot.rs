@@ -38,7 +38,7 @@ impl Driver {
     }
 
     /// Remembers for a while that this is on another node, so that no repeated CreateSnapshot makes another one with its id here, and so that
-    /// controllers know where it is if that node does not answer.
+    /// controllers know its node if that node does not answer.
     fn remember_released(&self, id: &MovingId, node_id: &str) -> Result<()> {
         let now = Timestamp::now();
         self.forget_earlier(now);

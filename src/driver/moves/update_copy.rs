@@ -52,7 +52,7 @@ impl Driver {
         };
         if copy_of.filled == Some(Filled::Lifting) {
             return Err(Error::NotFound(format!(
-                "copy {id} was being completed, so that it cannot be brought up to date any more; delete it and make another one"
+                "the completion of copy {id} was interrupted, so the copy cannot be updated; delete it and make another one"
             )));
         }
         let urgency = if request.last_pass { Urgency::LastPass } else { Urgency::Usual };
@@ -116,7 +116,7 @@ impl Round<'_> {
             sources.ok_or_else(|| Error::Unavailable("this node pulls from no other one".to_owned()))?;
         let (source, target) = (VolumeSource::Volume(self.source.clone()), volume.id.clone());
         let is_cut = matches!(keep, Keep::Made(_));
-        // What a move brings need not be of one moment before its last round, in which nobody uses the source.
+        // Before its last round, in which the source is unused, a move of a directory need not copy one point in time.
         let by_file = volume.converted && !self.request.whole;
         let is_of_one_moment = self.request.whole || by_file || !is_tree(volume);
         let freeze = self.request.consistency.freeze && is_of_one_moment;
@@ -145,8 +145,8 @@ impl Round<'_> {
         }
     }
 
-    /// The same of a filesystem that is made file by file. A round that was cut off leaves a mixture of two cuts: the files of `base`,
-    /// of which some are those of the later cut. What has changed between the two makes the later cut of it all the same.
+    /// Updates a filesystem that is made file by file. An interrupted round leaves a mixture of two cuts. Applying the differences between
+    /// the two cuts again turns the mixture into the later one.
     fn fill(&self, volume: Arc<Volume>, remote: &Remote, base: Cut) -> Result<(Arc<Volume>, Counted)> {
         let (driver, next) = (self.driver, remote.cut_for(&volume.content));
         let (volume, _) = self.fit(volume, remote)?;

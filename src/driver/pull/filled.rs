@@ -1,8 +1,8 @@
 //! A filesystem in an image that is made file by file, since its source has another backend or another filesystem.
 //!
-//! Until the copy is complete, the files are in a directory of their own in the filesystem: a round makes the tree of a later cut beside
-//! that of the earlier one, of whose files it consists, and changes them in place. No image has room for two copies of a large file, and
-//! ext4 shares no blocks.
+//! Until the copy is complete, the files are in a directory of their own in the filesystem. A round makes the tree of the later cut from
+//! hard links to the files of the earlier tree, and changes those files in place. An image may not have room for two copies of a large
+//! file, and ext4 cannot share blocks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::{Error, OsContext, Result};
 use crate::kernel::Reuse;
 use crate::model::{CopyOf, Cut, Filled, FsType, Volume, format_bytes};
 
-/// A copy, and where its files are.
+/// A copy and its paths.
 type Copy<'a> = (&'a Volume, &'a VolumePaths);
 
 impl Driver {
@@ -64,7 +64,7 @@ impl Driver {
         let place = self.place(volume, paths);
         let inside = Inside::of_volume(place, filesystem_of(volume)?)?;
         let trees = inside.trees(place);
-        // A call that was cut off may have made the tree of this cut.
+        // An interrupted call may have made the tree of this cut.
         let is_begun = volume.copy_of.as_ref().is_some_and(|copy| copy.next.as_ref() == Some(next));
         if is_begun && replace_tree(&self.os, &trees, next)? {
             return remove_trees_beside(&self.os, &trees).map(|()| Counted::default());
@@ -87,7 +87,7 @@ impl Driver {
         Ok(counted)
     }
 
-    /// Puts the files of such a copy in their place, if it is one.
+    /// Moves the files of such a copy to the top of its filesystem. Returns any other copy unchanged.
     ///
     /// # Errors
     /// NOT_FOUND if they are not there; UNAVAILABLE if another process uses the image; those of the kernel.
@@ -97,7 +97,7 @@ impl Driver {
         else {
             return Ok(volume);
         };
-        // What an earlier process has left of a pass can still write to the image.
+        // A tool that an earlier process started can still write to the image.
         self.expect_unused(&volume).map_err(|error| match error {
             Error::InUse(why) => Error::Unavailable(why),
             error => error,
@@ -112,7 +112,7 @@ impl Driver {
                 self.record(Volume { copy_of, ..(*volume).clone() })?
             }
         };
-        // The files can be in their place already only if the record has said so before.
+        // A crash can follow the last move, but only after the record says `Lifting`.
         if !inside.lift(place)? && filled == Filled::Apart {
             return Err(lost(&volume));
         }
@@ -126,8 +126,8 @@ fn filesystem_of(volume: &Volume) -> Result<FsType> {
     volume.fs_type().ok_or_else(|| Error::InUse(format!("copy {} holds no filesystem", volume.id)))
 }
 
-/// Says which room is missing. If `is_again`, the cut has been refused before: it stays what it is, whatever has become of its volume
-/// since, so another copy has to be made.
+/// Returns the error of a pass whose files the filesystem cannot hold. If `is_again`, this cut was refused before. A cut does not change,
+/// so the caller has to make another copy.
 fn fitting(error: Error, remote: &Remote, volume: &Volume, is_again: bool) -> Error {
     let refused = match (error.errno(), volume.fs_type()) {
         (Some(Errno::ENOSPC | Errno::EDQUOT), Some(fs_type)) => Error::Exhausted(format!(
@@ -154,7 +154,7 @@ fn fitting(error: Error, remote: &Remote, volume: &Volume, is_again: bool) -> Er
 
 fn lost(volume: &Volume) -> Error {
     Error::NotFound(format!(
-        "the files of copy {} are not in its filesystem: it cannot be brought up to date any more; delete it and make another one",
+        "the files of copy {} are missing in its filesystem, so the copy cannot be updated; delete it and make another one",
         volume.id
     ))
 }

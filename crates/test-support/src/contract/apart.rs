@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use hostloop::kernel::{Base, Disks, MountEntry, Os, Reuse, Runs};
+use hostloop::kernel::{Base, Disks, MountEntry, Os, Runs};
 use hostloop::model::FsType;
 use hostloop::model::tree::{Basis, Entry, Item, Kind, Position};
 use nix::errno::Errno;
 
 use super::copies::bytes;
-use super::tree_stream::{copy, put, read};
+use super::tree_stream::{copy, put, read, write};
 use super::{Cleanup, FOR_MOUNT, MIB, assert_gone, devices_of, directory, errno, formatted, image};
 
 const BLOCK: u64 = 4096;
@@ -24,13 +24,6 @@ pub fn apart(os: &Os, dir: &Path) {
         preallocated(os, &dir, fs_type);
     }
     lifted(os, &directory(os, dir.join("lifted")));
-}
-
-/// Makes a file with this content.
-fn write(os: &Os, file: &Path, content: &[u8]) {
-    let mut log = os.files.open_log(file, 0).expect("open");
-    log.append(content).expect("append");
-    log.sync().expect("sync");
 }
 
 fn is_there(os: &Os, path: &Path) -> bool {
@@ -234,15 +227,4 @@ fn whole(os: &Os, dir: &Path) {
     let (wanted, _) = read(os, &place.join("inner"), Position::default());
     os.trees.lift(&place.join("inner")).expect("lift");
     assert_eq!(read(os, &place, Position::default()).0, wanted);
-}
-
-/// Asserts that `earlier` becomes the tree of these items in place, also if it was cut off after the first `most`.
-pub fn bring_in_place(os: &Os, items: &[Item], earlier: &Path, target: &Path, most: usize) {
-    let mut writer = os.trees.write(target, Some((earlier, Reuse::InPlace))).expect("make the top");
-    items.iter().take(most).for_each(|item| put(&mut *writer, item).expect("write"));
-    drop(writer);
-    os.trees.remove(target).expect("remove");
-    let mut writer = os.trees.write(target, Some((earlier, Reuse::InPlace))).expect("make the top");
-    items.iter().for_each(|item| put(&mut *writer, item).expect("write again"));
-    writer.finish().expect("finish");
 }

@@ -64,7 +64,8 @@ pub fn copy(os: &Os, source: &Path, target: &Path, most: usize) {
     writer.finish().expect("finish");
 }
 
-fn write(os: &Os, file: &Path, bytes: &[u8]) {
+/// Makes a file with this content, durably.
+pub fn write(os: &Os, file: &Path, bytes: &[u8]) {
     let mut log = os.files.open_log(file, 0).expect("open");
     log.append(bytes).expect("append");
     log.sync().expect("sync");

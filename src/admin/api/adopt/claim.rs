@@ -43,7 +43,7 @@ pub(super) struct Seen {
     pub(super) recorded: Option<Value>,
     /// The uid of the record with that.
     own: String,
-    /// A command gives the adoption up.
+    /// The adoption is being given up.
     pub(super) is_given_up: bool,
     pub(super) records: Records,
 }

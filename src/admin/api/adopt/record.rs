@@ -18,7 +18,7 @@ pub(in crate::admin) const VOLUME: &str = "persistentVolume";
 /// The entry with the directory in which its driver keeps its volumes (`--source-root`); empty if that is not named.
 const SOURCE_ROOT: &str = "sourceRoot";
 
-/// On a record: a command gives the adoption up, and no command asks the node for the volume any longer. On a PersistentVolume: it was changed after
+/// On a record: the adoption is being given up, and commands have stopped asking the node for the volume. On a PersistentVolume: it was changed after
 /// that, so that a command which has read it before changes and deletes nothing.
 pub(in crate::admin) const GIVING_UP: &str = "hostloop.csi.dev/adoption-given-up";
 
@@ -30,7 +30,7 @@ pub(super) struct Record {
     pub(super) root: Option<PathBuf>,
     /// The uid of the record itself: a later adoption of the claim has another one.
     pub(super) uid: String,
-    /// A command gives the adoption up.
+    /// The adoption is being given up.
     pub(super) is_given_up: bool,
 }
 
@@ -65,7 +65,7 @@ impl Records {
         }
     }
 
-    /// Writes whether a command gives the adoption up. Succeeds if there is no record any longer.
+    /// Records whether the adoption is being given up. Succeeds if the record is gone.
     ///
     /// # Errors
     /// What to change, as text.

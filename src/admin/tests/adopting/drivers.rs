@@ -171,7 +171,7 @@ fn a_path_named_by_a_volume_handle_is_left_alone() {
     }
 }
 
-/// A repeated command that looks elsewhere would find that no volume was made, and give the claim a PersistentVolume without its data.
+/// If a repeated command looked in another directory, it would find no volume, and restore a PersistentVolume without data.
 #[test]
 fn an_adoption_goes_on_only_with_its_source_root() {
     let give_up = "hostloop adopt --claim default/shop-data --give-up --yes";

@@ -1,4 +1,4 @@
-//! The trees that are read: those of directories, and those in the images of cuts, which are mounted as long as they are read.
+//! The trees that other nodes read: those of directories, and those in images of cuts, which are mounted while they are read.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Base, Disks};
 use crate::model::{Format, FsType, Snapshot, SnapshotId};
 
-/// The cuts that are mounted at this moment. An image is mounted once, however many streams read it.
+/// The cuts that are mounted now. All streams of a cut share one mount.
 #[derive(Default)]
 pub(crate) struct Mounted(Guarded<HashMap<SnapshotId, Arc<Mutex<Weak<Inside>>>>>);
 
@@ -26,7 +26,7 @@ pub(super) enum Top {
     Nothing,
 }
 
-/// A tree beside an earlier one.
+/// A tree, and the earlier tree that it is compared with.
 pub(super) struct Compared {
     pub(super) top: Top,
     earlier: Option<Top>,
@@ -45,7 +45,7 @@ impl Top {
 }
 
 impl Compared {
-    /// The earlier tree, if there is one, and if something was in it.
+    /// Returns the earlier tree; `None` if there is none, or if its filesystem was never made.
     pub(super) fn base(&self) -> Option<Base<'_>> {
         let path = self.earlier.as_ref()?.path()?;
         let disks = match (&self.earlier, &self.changed) {
@@ -61,12 +61,13 @@ impl Driver {
     /// Opens the tree of a source, and that of an earlier cut.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a raw device, and for the image of a snapshot: only that of a cut, which nobody else uses, is mounted.
+    /// INVALID_ARGUMENT for a raw device, and for the image of a snapshot. Only images of cuts are mounted, because a mount
+    /// can change an image.
     pub(super) fn compared(&self, snapshot: &Snapshot, earlier: Option<&Snapshot>) -> Result<Compared> {
         let (top, earlier_top) = (self.top(snapshot)?, earlier.map(|cut| self.top(cut)).transpose()?);
-        // Both are mounted by now, so that no journal is replayed any more.
+        // After both mounts: replaying a journal changes an image.
         let changed = match (&top, &earlier_top, earlier) {
-            // btrfs tells places that are its own, and not those of the disk.
+            // btrfs reports logical addresses, not places on the disk.
             (Top::Inside(_, FsType::Ext4 | FsType::Xfs), Some(Top::Inside(..)), Some(earlier)) => {
                 Some(self.changed_ranges(earlier, snapshot)?)
             }
@@ -120,7 +121,7 @@ impl Driver {
 }
 
 impl Mounted {
-    /// Returns the mount of a cut, which `mount` makes if nobody reads the cut at this moment.
+    /// Returns the mount of a cut. Calls `mount` if no stream reads the cut now.
     fn of(&self, id: &SnapshotId, mount: impl FnOnce() -> Result<Inside>) -> Result<Arc<Inside>> {
         let slot = {
             let mut all = self.0.lock();

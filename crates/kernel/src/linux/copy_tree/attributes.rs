@@ -253,8 +253,8 @@ impl Attributes {
     }
 }
 
-/// Returns the error of removexattr(2) if it leaves an attribute that a file must not have. SELinux lets nobody remove a label (EACCES), only
-/// set another one.
+/// Returns the error of removexattr(2) if the file keeps an attribute that it must not have. SELinux never allows removing a label (EACCES),
+/// only replacing it.
 fn expect_removed(name: &CStr, removed: nix::Result<()>) -> nix::Result<()> {
     match removed {
         Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),

@@ -1,8 +1,7 @@
 //! Moving everything in a directory one level up: see [`Trees::lift`](super::super::super::Trees::lift).
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::dir::Dir;
@@ -14,6 +13,7 @@ use super::super::at;
 use super::super::trees::split;
 use super::super::walk::open_below;
 use super::attributes::{Attributes, remove_acls};
+use super::read::names;
 use super::report::{Fault, call};
 
 /// Moves what is in a directory to its parent.
@@ -29,8 +29,8 @@ pub(in super::super) fn lift(directory: &Path) -> io::Result<()> {
 fn lift_to(parent: &Dir, name: &CStr) -> Result<(), Fault> {
     let from = open_below(parent, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(call("open"))?;
     let attributes = Attributes::read(&from, &fstat(&from).map_err(call("stat"))?)?;
-    // Entries that move take no ACL of their new directory.
-    for entry in names(&from)? {
+    // A rename does not apply the default ACL of the new directory.
+    for entry in names(&from).map_err(call("read"))? {
         renameat2(&from, entry.as_c_str(), parent, entry.as_c_str(), RenameFlags::RENAME_NOREPLACE)
             .map_err(call("move what is in"))?;
     }
@@ -39,19 +39,4 @@ fn lift_to(parent: &Dir, name: &CStr) -> Result<(), Fault> {
     attributes.apply(&to)?;
     unlinkat(parent, name, UnlinkatFlags::RemoveDir).map_err(call("remove"))?;
     attributes.apply_access_time(&to)
-}
-
-fn names(directory: &OwnedFd) -> Result<Vec<CString>, Fault> {
-    // Through a second description: the iterator borrows its own.
-    let opened = open_below(directory, c".", OFlag::O_RDONLY | OFlag::O_DIRECTORY).and_then(Dir::from_fd);
-    let mut reader = opened.map_err(call("open"))?;
-    let mut names = Vec::new();
-    for entry in reader.iter() {
-        let entry = entry.map_err(call("read"))?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            names.push(name.to_owned());
-        }
-    }
-    Ok(names)
 }

@@ -257,8 +257,8 @@ impl Walk<'_> {
     }
 }
 
-/// The names in a directory, the first of them last.
-fn names(directory: &OwnedFd) -> nix::Result<Vec<CString>> {
+/// Returns the names in a directory in descending order.
+pub(super) fn names(directory: &OwnedFd) -> nix::Result<Vec<CString>> {
     // Through a second description: the iterator borrows its own.
     let mut reader = open_source(directory, c".").and_then(Dir::from_fd)?;
     let mut names = Vec::new();
