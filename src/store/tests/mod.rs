@@ -16,8 +16,8 @@ use self::disk::{Disk, Fault};
 use super::record::{self, Change, Put};
 use super::{Identity, Store, StoreError};
 use crate::model::{
-    AccessMode, AccessType, BackendKind, Capability, Content, NodeKey, Phase, Provisioning, Volume, VolumeId,
-    VolumeParameters,
+    AccessMode, AccessType, BackendKind, Capability, Content, NodeKey, Phase, PoolName, Provisioning,
+    Snapshot, SnapshotId, Timestamp, Volume, VolumeId, VolumeParameters,
 };
 
 const DIR: &str = "/data";
@@ -54,6 +54,31 @@ fn volume(number: usize, capacity_bytes: u64) -> Volume {
         capabilities: vec![Capability { access: AccessType::Block, mode: AccessMode::SingleNodeWriter }],
         block_size: 512,
         ..Volume::new(id(number), Phase::Ready, Content::Block, VolumeParameters::default())
+    }
+}
+
+/// A snapshot of the first volume of a node.
+fn snapshot(node: &str, name: &str) -> Snapshot {
+    let node = NodeKey::of(node);
+    Snapshot {
+        id: SnapshotId::of_name(&node, name),
+        name: name.to_owned(),
+        phase: Phase::Ready,
+        source: VolumeId::of_name(&node, "pvc-1"),
+        created: Timestamp::from_nanos(1),
+        size_bytes: 1000,
+        requested_bytes: None,
+        allocated_bytes: 1000,
+        content: Content::Block,
+        pool: PoolName::default(),
+        block_size: 512,
+        group: None,
+        pulled_for: None,
+        kept: false,
+        sealed: false,
+        generation: 0,
+        object: None,
+        handover: None,
     }
 }
 

@@ -1,31 +1,8 @@
 //! Whose a state file is if its header is damaged.
 
 use super::*;
-use crate::model::{Handover, Moved, PoolName, Side, Snapshot, SnapshotId, Timestamp};
+use crate::model::{Handover, Moved, Side};
 use crate::store::Durability;
-
-fn snapshot_of(node: &str, handover: Option<Handover>) -> Snapshot {
-    Snapshot {
-        id: SnapshotId::of_name(&NodeKey::of(node), "snap"),
-        name: "snap".to_owned(),
-        phase: Phase::Ready,
-        source: VolumeId::of_name(&NodeKey::of(node), "pvc-1"),
-        created: Timestamp::from_nanos(1),
-        size_bytes: 1000,
-        requested_bytes: None,
-        allocated_bytes: 1000,
-        content: Content::Block,
-        pool: PoolName::default(),
-        block_size: 512,
-        group: None,
-        pulled_for: None,
-        kept: false,
-        sealed: false,
-        generation: 0,
-        object: None,
-        handover,
-    }
-}
 
 /// Damages the header.
 fn behead(disk: &Disk) {
@@ -42,7 +19,7 @@ fn stops_at_its_header(opened: Result<Store, StoreError>) -> bool {
 fn with_moved_in_snapshot() -> Disk {
     let disk = Disk::new();
     let store = open(&disk).unwrap();
-    store.put_snapshot(snapshot_of("node-b", None)).unwrap();
+    store.put_snapshot(snapshot("node-b", "snap")).unwrap();
     drop(store);
     drop(open(&disk).unwrap());
     disk
@@ -89,7 +66,7 @@ fn snapshot_taken_from_a_node_is_no_proof_for_it() {
     let other = Identity { node_id: "node-b".to_owned(), ..identity() };
     let store = Store::open(disk.files(), Path::new(DIR), other.clone()).unwrap();
     let taken = Handover { side: Side::Taken, node_id: "node-a".to_owned(), number: 1 };
-    store.put_snapshot(snapshot_of("node-a", Some(taken))).unwrap();
+    store.put_snapshot(Snapshot { handover: Some(taken), ..snapshot("node-a", "snap") }).unwrap();
     drop(store);
     behead(&disk);
     assert!(stops_at_its_header(open(&disk)), "node-b has it, and node-a has not");

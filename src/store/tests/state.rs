@@ -301,29 +301,10 @@ fn snapshots_groups_and_cuts_are_found() {
     let store = open(&disk).unwrap();
     store.put(volume(1, 1000)).unwrap();
     let node = NodeKey::of("node-a");
-    let snapshot = |name: &str, pulled_for: Option<VolumeId>| Snapshot {
-        id: SnapshotId::of_name(&node, name),
-        name: name.to_owned(),
-        phase: Phase::Ready,
-        source: id(1),
-        created: Timestamp::now(),
-        size_bytes: 1000,
-        requested_bytes: None,
-        allocated_bytes: 1000,
-        content: Content::Block,
-        pool: PoolName::default(),
-        block_size: 512,
-        group: None,
-        pulled_for,
-        kept: false,
-        sealed: false,
-        generation: 0,
-        object: None,
-        handover: None,
-    };
-    store.put_snapshot(snapshot("snap", None)).unwrap();
+    store.put_snapshot(snapshot("node-a", "snap")).unwrap();
     assert!(!store.has_cut(&id(1)), "a snapshot is no cut");
-    store.put_snapshot(snapshot("cut", Some(id(2)))).unwrap();
+    let cut = Snapshot { pulled_for: Some(id(2)), ..snapshot("node-a", "cut") };
+    store.put_snapshot(cut).unwrap();
     let group = GroupSnapshot {
         id: GroupSnapshotId::of_name(&node, "group"),
         name: "group".to_owned(),

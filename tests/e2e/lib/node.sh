@@ -36,7 +36,7 @@ make_node() {
   kubelet_configuration "$node" >"$directory/kubelet.yaml"
 }
 
-# Gives the disks of a node that is off to another one, as they are. The first node keeps a copy with UUIDs of its own: a kernel
+# Moves the disks of a stopped node to another node, unchanged. The first node keeps a copy with UUIDs of its own: a kernel
 # does not mount two filesystems of one UUID, and the machines of this cluster share one.
 give_disks() {
   local from to name mounted

@@ -51,6 +51,7 @@ fn an_adoption_is_given_up_after_any_request() {
 fn is_back(world: &World, before: &Value) {
     let after = volume(world).unwrap();
     assert_eq!(claim(world)["status"]["phase"], "Bound");
+    assert_eq!(after["metadata"]["deletionTimestamp"], Value::Null);
     is_clean(world);
     for field in ["hostPath", "nodeAffinity", "persistentVolumeReclaimPolicy", "capacity", "claimRef"] {
         assert_eq!(after["spec"][field], before["spec"][field], "{field}");
@@ -113,7 +114,7 @@ fn a_silent_node_gives_nothing_back() {
     });
 }
 
-/// Its disk is not mounted, or somebody has removed it: pods would get an empty directory.
+/// Its disk is not mounted, or the directory was removed: pods would get an empty directory.
 #[test]
 fn a_source_that_is_not_seen_is_not_given_back() {
     let (world, nodes) = (world(), Makers::default());

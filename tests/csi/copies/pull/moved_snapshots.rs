@@ -406,7 +406,7 @@ fn a_full_target_takes_no_snapshot() {
     assert_eq!(moving.pair.target.files(), Vec::<String>::new());
 }
 
-/// So a controller knows where it is if its new node does not answer.
+/// A controller needs this if the new node does not answer.
 #[test]
 fn a_source_says_where_its_snapshot_went() {
     for is_tree in [false, true] {

@@ -16,7 +16,7 @@ use crate::harness::{Kind, MIB, Vol, World, run, text};
 /// Large enough for every filesystem.
 const BYTES: u64 = 512 * MIB;
 
-/// A node whose default pool is on xfs, where images share blocks, or on ext4, where they do not.
+/// A node whose default pool is on this filesystem. Images on xfs share blocks, images on ext4 do not.
 fn node(fs_type: &str, kind: Kind) -> World {
     let mut world = World::on(fs_type, 3 << 30, &[]);
     if kind == Kind::Directory {
@@ -29,7 +29,7 @@ fn sync(top: &Path) {
     run("sync", &["--file-system", text(top)]);
 }
 
-/// What is in a volume that nobody has mounted, mounted here.
+/// The files of an unmounted volume, mounted for the test.
 struct Seen {
     top: PathBuf,
     is_mounted: bool,
